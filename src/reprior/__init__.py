@@ -1,0 +1,93 @@
+"""reprior changes the prior of a trained simulation-based posterior, with no new simulations.
+
+    posterior = reprior.train(theta, x, prior=p)
+    adapted = reprior.adapt(posterior, q)
+    samples, info = adapted.sample((5000,), x=x_obs, return_info=True)
+
+Names are imported when first used, so that ``import reprior`` is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from reprior._version import __version__
+
+if TYPE_CHECKING:
+    from reprior import metrics, priors, tasks
+    from reprior.adapted import AdaptedPosterior, adapt
+    from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
+    from reprior.diffusion.training import Training
+    from reprior.errors import FileFormatError, InputError, RepriorError, SupportError
+    from reprior.info import Info
+    from reprior.loading import load
+    from reprior.networks.embedding import Embedding
+    from reprior.networks.mlp import MLPSettings
+    from reprior.networks.simformer import SimformerSettings
+    from reprior.posterior import Posterior
+    from reprior.simulation import simulate
+    from reprior.simulations import Simulations
+    from reprior.trainer import train
+
+_HOMES = {
+    "AdaptedPosterior": "adapted",
+    "Embedding": "networks.embedding",
+    "FileFormatError": "errors",
+    "Info": "info",
+    "InputError": "errors",
+    "MLPSettings": "networks.mlp",
+    "PAPER_SAMPLER": "diffusion.sampler",
+    "Posterior": "posterior",
+    "RepriorError": "errors",
+    "Sampler": "diffusion.sampler",
+    "SimformerSettings": "networks.simformer",
+    "Simulations": "simulations",
+    "SupportError": "errors",
+    "Training": "diffusion.training",
+    "adapt": "adapted",
+    "load": "loading",
+    "simulate": "simulation",
+    "train": "trainer",
+}
+_MODULES = ("metrics", "priors", "tasks")
+
+__all__ = [
+    "PAPER_SAMPLER",
+    "AdaptedPosterior",
+    "Embedding",
+    "FileFormatError",
+    "Info",
+    "InputError",
+    "MLPSettings",
+    "Posterior",
+    "RepriorError",
+    "Sampler",
+    "SimformerSettings",
+    "Simulations",
+    "SupportError",
+    "Training",
+    "__version__",
+    "adapt",
+    "load",
+    "metrics",
+    "priors",
+    "simulate",
+    "tasks",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        value = getattr(importlib.import_module(f"reprior.{_HOMES[name]}"), name)
+    elif name in _MODULES:
+        value = importlib.import_module(f"reprior.{name}")
+    else:
+        raise AttributeError(f"module 'reprior' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,306 @@
+"""Change the prior: `adapt` gives an `AdaptedPosterior`, which samples q(theta | x) with no new simulations.
+
+The three things that follow from r = q/p once p(theta | x) can be sampled and evaluated are here too:
+
+    log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x),    Z(x) = E_p(theta|x)[r] = q(x) / p(x)
+
+Z(x) is the evidence ratio of the two priors, a Bayes factor, with a Monte Carlo error bar.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import files, metrics, priors
+from reprior.change import PriorChange, make_change
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.methods import METHODS, build_guidance
+from reprior.info import Info
+from reprior.posterior import Posterior, check_x, fresh_seed
+from reprior.weights import pareto_k
+
+__all__ = ["AdaptedPosterior", "adapt"]
+
+CHECK_DRAWS = 2_000  # base draws behind ESS, k-hat and Z(x)
+CHECK_SAMPLER = Sampler(steps=20)
+LOW_ESS = 0.01
+HIGH_K = 0.7
+
+
+def adapt(
+    posterior: Posterior,
+    target: Any,
+    method: str = "auto",
+    settings: Any = None,
+    seed: int = 0,
+    accept_outside: bool = False,
+    observed: Tensor | None = None,
+    progress: bool = False,
+) -> AdaptedPosterior:
+    """Changes the prior of a posterior. No simulator is called and the base is left as it is.
+
+    Arguments:
+        posterior: the base posterior, trained under p.
+        target: the target prior q: a torch Distribution, a list of them, a scipy distribution, a callable log-density
+            (up to a constant), or samples with shape (n, d).
+        method: "auto", or one of `reprior.guidance.methods.METHODS`.
+        settings: the method's settings; "paper" or "best" name presets of the learned ones.
+        seed: the same seed gives the same adapted posterior on the same machine.
+        accept_outside: go on although q has mass outside p's support.
+        observed: for `AdaptedPosterior.predict` with a learned method: which entries of x are observed, with shape (m,).
+        progress: show progress bars.
+    """
+    if method not in METHODS:
+        raise InputError(f"method {method!r} is unknown; allowed: {', '.join(METHODS)}")
+    if not isinstance(posterior, Posterior):
+        raise InputError(f"adapt needs a reprior Posterior; got {type(posterior).__name__}")
+    change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
+    warnings = []
+    if change.outside > 0:
+        warnings.append(
+            f"{100 * change.outside:.2g} % of the target prior's mass lies outside the prior's support and is left out"
+        )
+    if change.same and method != "none":
+        guidance, why = build_guidance("none", posterior, change, None, seed, observed, progress)
+        why = "the target prior equals the prior, so nothing changes"
+    else:
+        guidance, why = build_guidance(method, posterior, change, settings, seed, observed, progress)
+    return AdaptedPosterior(posterior, change, guidance, why, tuple(warnings))
+
+
+@dataclass(frozen=True)
+class AdaptedPosterior:
+    """q(theta | x), from a posterior p(theta | x) and a change of prior.
+
+    Attributes:
+        posterior: the base posterior.
+        change: the change of prior.
+        guidance: the method.
+        why: one sentence: why this method.
+        warnings: what there is to warn of, whatever x.
+        sampler: the sampler; the base's default.
+    """
+
+    posterior: Posterior
+    change: PriorChange
+    guidance: Guidance
+    why: str = ""
+    warnings: tuple[str, ...] = ()
+    sampler: Sampler = field(default=Sampler())
+
+    @property
+    def method(self) -> str:
+        """The name of the method."""
+        return self.guidance.name
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        correct: str = "no",
+        return_info: bool = False,
+    ) -> Any:
+        """Draws theta ~ q(theta | x) for one observation.
+
+        Arguments:
+            shape: the sample shape, usually (n,).
+            x: one observation, with shape (m,) or (1, m).
+            seed: makes the draws repeatable.
+            sampler: another sampler than the default.
+            correct: "no"; "resample" the draws towards the exact target with the base's own densities; or "weights", to
+                return them with their log weights in the info.
+            return_info: also return an `Info`.
+
+        Returns: theta, with shape (*shape, d), or (theta, info).
+        """
+        x = check_x(x, self.posterior.x_dim, single=True)
+        theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
+        theta = theta[:, 0]
+        if correct != "no":
+            theta, info = self._correct(theta, x, info, correct, fresh_seed() if seed is None else seed)
+        theta = theta.reshape(*shape, self.posterior.dim)
+        return (theta, info) if return_info else theta
+
+    def sample_batched(
+        self,
+        shape: Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        return_info: bool = False,
+    ) -> Any:
+        """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
+        x = check_x(x, self.posterior.x_dim)
+        theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
+        theta = theta.reshape(*shape, len(x), self.posterior.dim)
+        return (theta, info) if return_info else theta
+
+    def predict(
+        self,
+        shape: Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        return_info: bool = False,
+    ) -> Any:
+        """Draws q(theta, x_missing | x_observed); arguments and result as in `Posterior.predict`."""
+        x = check_x(x, self.posterior.x_dim, single=True, missing=True)
+        both, info = self._draw(x, shape, seed, sampler or self.sampler, True)
+        theta, full = self.posterior.split_prediction(both[:, 0], x[0])
+        theta = theta.reshape(*shape, self.posterior.dim)
+        full = full.reshape(*shape, self.posterior.x_dim)
+        return (theta, full, info) if return_info else (theta, full)
+
+    def _draw(
+        self, x: Tensor, shape: Sequence[int], seed: int | None, sampler: Sampler, predict: bool
+    ) -> tuple[Tensor, Info]:
+        n = int(torch.Size(shape).numel())
+        if n < 1:
+            raise InputError(f"the sample shape must hold at least one sample; got {tuple(shape)}")
+        if self.guidance.corrections and not sampler.corrections:
+            sampler = replace(sampler, corrections=self.guidance.corrections)
+        began = time.monotonic()
+        generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
+        denoiser = self.posterior.condition(x, predict)
+        z, notes = self.guidance.draw(denoiser, n, sampler, generator)
+        theta = self.posterior.to_user(z)
+        bad = ~self.change.inside(theta[..., : self.posterior.dim])
+        rejected = float(bad.float().mean())
+        if rejected > 0:
+            theta = self._fill(theta, bad, denoiser, sampler, generator)
+        log_w = notes.pop("log_w", None)
+        if log_w is None:
+            log_w = self.change(chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, generator)).cpu()
+        notes, warnings = _judge(log_w, notes)
+        seconds = time.monotonic() - began
+        info = Info(self.method, n, len(x), seconds, rejected, self.why, (*self.warnings, *warnings), notes)
+        return theta, info
+
+    def _fill(self, theta: Tensor, bad: Tensor, denoiser: Any, sampler: Sampler, generator: Any) -> Tensor:
+        """Draws again what fell outside the support of p or q."""
+        dim = self.posterior.dim
+        for _ in range(50):
+            if not bool(bad.any()):
+                return theta
+            more = self.posterior.to_user(
+                self.guidance.draw(denoiser, max(10, 2 * int(bad.sum(0).max())), sampler, generator)[0]
+            )
+            fine = self.change.inside(more[..., :dim])
+            for k in range(theta.shape[1]):
+                holes, fill = bad[:, k].nonzero()[:, 0], more[fine[:, k], k]
+                count = min(len(holes), len(fill))
+                theta[holes[:count], k] = fill[:count]
+                bad[holes[:count], k] = False
+        raise InputError(
+            "nearly all draws fall outside the support of the target prior after 50 rounds; the observation and the "
+            "target prior may not agree"
+        )
+
+    def _correct(self, theta: Tensor, x: Tensor, info: Info, how: str, seed: int) -> tuple[Tensor, Info]:
+        from reprior.correction import importance_correction
+
+        if how not in ("resample", "weights"):
+            raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights")
+        log_w = importance_correction(self, theta, x)
+        ess = metrics.ess(log_w)
+        details = {**info.details, "correction_ess": ess}
+        if how == "weights":
+            return theta, replace(info, details={**details, "log_weights": log_w})
+        from reprior.guidance.importance import systematic
+
+        index = systematic(log_w, len(theta), torch.Generator().manual_seed(seed + 7))
+        details["correction_duplicates"] = len(theta) - len(index.unique())
+        return theta[index], replace(info, details=details)
+
+    def log_r(self, theta: Tensor) -> Tensor:
+        """log q(theta) - log p(theta), up to a constant where q is unnormalised; theta has shape (*, d)."""
+        return self.change.log_r(theta)
+
+    def evidence_ratio(self, x: Tensor, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
+        """Z(x) = q(x) / p(x) = E_p(theta|x)[r], and its standard error; a Bayes factor if q is normalised.
+
+        Arguments:
+            x: one observation, with shape (m,) or (1, m).
+            draws: base draws.
+            seed: makes it repeatable.
+        """
+        r = self._log_r_draws(x, draws, seed).double().exp()
+        return float(r.mean()), float(r.std() / math.sqrt(draws))
+
+    def _log_r_draws(self, x: Tensor, draws: int, seed: int) -> Tensor:
+        x = check_x(x, self.posterior.x_dim, single=True)
+        return self.change.log_r(self.posterior.sample((draws,), x, seed=seed))
+
+    def log_prob(
+        self, theta: Tensor, x: Tensor, steps: int = 64, draws: int = 10_000, seed: int = 0
+    ) -> Tensor:
+        """log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x); -inf outside the support.
+
+        Arguments:
+            theta: parameters, with shape (*, d).
+            x: one observation, with shape (m,) or (1, m).
+            steps: integration steps of the base's log-density.
+            draws: base draws behind Z(x).
+            seed: makes Z(x) repeatable.
+        """
+        log_r = self._log_r_draws(x, draws, seed).double()
+        log_z = torch.logsumexp(log_r, 0) - math.log(draws)
+        inside = torch.isfinite(priors.log_prob(self.posterior.prior, theta))
+        value = self.posterior.log_prob(theta, x, steps) + self.change.log_r(theta) - log_z.to(theta.dtype)
+        return torch.where(inside, value, torch.full_like(value, -torch.inf))
+
+    def save(self, path: str | Path, simulations: bool = False) -> Path:
+        """Writes the adapted posterior, base included, to one file (safetensors with JSON).
+
+        Arguments:
+            path: the file; ``.safetensors`` is added where there is no suffix.
+            simulations: whether the stored simulations go with it (`diagnose` uses them for calibration).
+        """
+        tensors, meta = self.posterior.to_parts(simulations)
+        tensors |= {
+            f"guidance.{k}": v.detach().cpu().contiguous() for k, v in self.guidance.tensors().items()
+        }
+        if self.change.is_ratio and isinstance(self.change.log_q, torch.nn.Module):
+            network = self.change.log_q.state_dict().items()
+            tensors |= {f"target.{k}": v.detach().cpu().contiguous() for k, v in network}
+        meta = {
+            **meta,
+            "target": priors.to_dict(self.change.target) if self.change.target is not None else None,
+            "target_kind": self.change.kind,
+            "outside": None if math.isnan(self.change.outside) else self.change.outside,
+            "method": self.method,
+            "guidance": self.guidance.config(),
+            "why": self.why,
+            "warnings": list(self.warnings),
+        }
+        return files.write(path, "adapted", tensors, meta)
+
+
+def _judge(log_w: Tensor, notes: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """ESS/N and k-hat of the prior-ratio weights, and what they warn of."""
+    ess = [metrics.ess(log_w[:, k]) for k in range(log_w.shape[1])]
+    k_hat = [pareto_k(log_w[:, k]) for k in range(log_w.shape[1])]
+    warnings = []
+    if min(ess) < LOW_ESS:
+        warnings.append(
+            f"ESS/N of the prior-ratio weights is {min(ess):.2g}: the target prior is hardly covered by the base samples"
+        )
+    elif max(k_hat) > HIGH_K:
+        warnings.append(
+            f"Pareto k-hat of the prior-ratio weights is {max(k_hat):.2f} (> {HIGH_K}): heavy-tailed weights"
+        )
+    one = len(ess) == 1
+    rest = {k: (v[0] if one and isinstance(v, list) and len(v) == 1 else v) for k, v in notes.items()}
+    return {**rest, "ess": ess[0] if one else ess, "k_hat": k_hat[0] if one else k_hat}, warnings

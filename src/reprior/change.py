@@ -1,0 +1,190 @@
+"""The change of prior: log r = log q - log p, from a target prior given in any form.
+
+q may be a distribution (normalised), a callable log-density (up to a constant), or samples, from which log q/p is
+learned (`reprior.ratio.from_samples`). Before anything is trained, q is checked against p: mass of q where p has
+none cannot be reached by any reweighting and is an error unless accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import priors
+from reprior.errors import InputError, SupportError
+from reprior.simulations import Standardizer
+
+__all__ = ["PriorChange", "make_change"]
+
+CHECKED = 10_000  # draws of q that are checked against the support of p
+
+
+@dataclass(frozen=True)
+class PriorChange:
+    """log r(theta) = log q(theta) - log p(theta), in user units and in standardised ones.
+
+    Attributes:
+        prior: the prior p.
+        target: the target prior q as a distribution, or None where only a log-density or samples are known.
+        log_q: log q up to a constant, (*, d) -> (*); or log r itself where `is_ratio`.
+        is_ratio: whether `log_q` is log q/p already (learned from samples).
+        kind: "distribution", "callable" or "samples".
+        scale: the standardisation of theta.
+        outside: the fraction of q's mass outside p's support (NaN where q cannot be sampled).
+        same: whether q equals p up to a constant.
+        differentiable: whether log r has a gradient that autograd can take.
+    """
+
+    prior: Any
+    target: Any
+    log_q: Callable[[Tensor], Tensor]
+    is_ratio: bool
+    kind: str
+    scale: Standardizer
+    outside: float = float("nan")
+    same: bool = False
+    differentiable: bool = True
+
+    def log_r(self, theta: Tensor) -> Tensor:
+        """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""
+        value = self.log_q(theta)
+        if not self.is_ratio:
+            value = value - priors.log_prob(self.prior, theta)
+        # Outside p's support log r is undefined; such theta are never kept, so their weight is nothing.
+        return torch.where(value.isnan() | (value == torch.inf), torch.full_like(value, -torch.inf), value)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """log r of standardised parameters, with shape (*, D); only the first d entries count. Shape (*)."""
+        d = len(self.scale.shift)
+        here = self.scale.shift.device
+        return self.log_r(self.scale.inverse(z[..., :d].to(here))).to(z.device)
+
+    def weights(self, z: Tensor, dim: int = 0) -> Tensor:
+        """Self-normalised weights of standardised draws, with shape (n, K, D); they average to one along ``dim``."""
+        log_w = self(z)
+        return torch.softmax(log_w, dim) * log_w.shape[dim]
+
+    def draw(self, n: int, seed: int) -> Tensor:
+        """Draws of q, with shape (n, d): its own, or draws of p resampled by r where q cannot be sampled."""
+        if self.target is not None:
+            theta = priors.sample(self.target, n, seed)
+            return theta[self.inside(theta)]
+        theta = priors.sample(self.prior, 20 * n, seed)
+        weights = torch.softmax(self.log_r(theta).double(), 0)
+        generator = torch.Generator().manual_seed(seed)
+        return theta[torch.multinomial(weights, n, replacement=True, generator=generator)]
+
+    def inside(self, theta: Tensor) -> Tensor:
+        """Which theta, with shape (*, d), have mass under both p and q."""
+        return torch.isfinite(priors.log_prob(self.prior, theta)) & torch.isfinite(self.log_r(theta))
+
+
+def make_change(
+    prior: Any, target: Any, scale: Standardizer, seed: int, accept_outside: bool = False
+) -> PriorChange:
+    """Reads a target prior and checks it against the prior.
+
+    Arguments:
+        prior: the prior p.
+        target: a distribution (anything `reprior.priors.as_prior` takes), a callable log-density, or samples of q with
+            shape (n, d).
+        scale: the standardisation of theta.
+        seed: seeds the checks and the ratio that samples need.
+        accept_outside: go on although q has mass outside p's support; the result is q restricted to that support.
+    """
+    dim = len(scale.shift)
+    if isinstance(target, Tensor):
+        return _from_samples(prior, target, scale, seed, accept_outside)
+    if callable(target) and not hasattr(target, "log_prob") and not hasattr(target, "logpdf"):
+        change = PriorChange(prior, None, _checked_callable(target, prior, seed), False, "callable", scale)
+    else:
+        target = priors.as_prior(target)
+        if priors.dim_of(target) != dim:
+            raise InputError(
+                f"the target prior has {priors.dim_of(target)} parameters; the posterior has {dim}"
+            )
+        outside = outside_fraction(prior, priors.sample(target, CHECKED, seed), accept_outside)
+        log_q = lambda theta: priors.log_prob(target, theta)  # noqa: E731
+        change = PriorChange(prior, target, log_q, False, "distribution", scale, outside)
+    return _finish(change, seed)
+
+
+def outside_fraction(prior: Any, theta: Tensor, accept: bool) -> float:
+    """The fraction of draws of q, with shape (n, d), where p has no mass; an error unless that is accepted."""
+    fraction = float((~torch.isfinite(priors.log_prob(prior, theta))).float().mean())
+    if fraction > 0 and not accept:
+        raise SupportError(
+            f"{100 * fraction:.2g} % of the target prior's mass lies outside the support of the prior the posterior was "
+            "trained under; no reweighting can reach it. Narrow the target prior, or pass accept_outside=True to "
+            "get the posterior under the target prior restricted to that support"
+        )
+    if fraction >= 0.999:
+        raise SupportError("the target prior has no mass inside the support of the training prior")
+    return fraction
+
+
+def _checked_callable(
+    target: Callable[[Tensor], Tensor], prior: Any, seed: int
+) -> Callable[[Tensor], Tensor]:
+    theta = priors.sample(prior, 16, seed)
+    value = torch.as_tensor(target(theta))
+    if value.shape != (16,):
+        raise InputError(
+            f"a callable target prior must map theta of shape (n, d) to (n,); it gave {tuple(value.shape)} for (16, d)"
+        )
+
+    def log_q(theta: Tensor) -> Tensor:
+        flat = theta.reshape(-1, theta.shape[-1])
+        return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
+
+    return log_q
+
+
+def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool) -> PriorChange:
+    from reprior.ratio.from_samples import learn_log_ratio
+
+    dim = len(scale.shift)
+    if samples.ndim != 2 or samples.shape[1] != dim:
+        raise InputError(f"samples of the target prior need shape (n, {dim}); got {tuple(samples.shape)}")
+    if not bool(torch.isfinite(samples).all()):
+        raise InputError("samples of the target prior hold NaN or inf")
+    if len(samples) < 100:
+        raise InputError(f"at least 100 samples of the target prior are needed; got {len(samples)}")
+    outside = outside_fraction(prior, samples, accept)
+    kept = samples[torch.isfinite(priors.log_prob(prior, samples))].float()
+    network = learn_log_ratio(kept, priors.sample(prior, max(len(kept), 20_000), seed + 1), scale, seed)
+    return _finish(PriorChange(prior, None, network, True, "samples", scale, outside), seed)
+
+
+def _finish(change: PriorChange, seed: int) -> PriorChange:
+    theta = priors.sample(change.prior, 1_000, seed + 2)
+    log_r = change.log_r(theta)
+    if bool((log_r == -torch.inf).all()):
+        raise SupportError("the target prior has no mass on any of 1,000 draws of the training prior")
+    finite = log_r[torch.isfinite(log_r)]
+    same = len(finite) == len(log_r) and float(finite.max() - finite.min()) < 1e-4
+    return PriorChange(
+        change.prior,
+        change.target,
+        change.log_q,
+        change.is_ratio,
+        change.kind,
+        change.scale,
+        change.outside,
+        same,
+        _has_gradient(change, theta[torch.isfinite(log_r)][:4]),
+    )
+
+
+def _has_gradient(change: PriorChange, theta: Tensor) -> bool:
+    with torch.enable_grad():
+        theta = theta.detach().clone().requires_grad_(True)
+        value = change.log_r(theta)
+        if not value.requires_grad:
+            return False
+        (gradient,) = torch.autograd.grad(value.sum(), theta, allow_unused=True)
+    return gradient is not None and bool(torch.isfinite(gradient).all())

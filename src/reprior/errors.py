@@ -1,0 +1,21 @@
+"""The errors that reprior raises, so that callers can catch them by kind."""
+
+from __future__ import annotations
+
+__all__ = ["FileFormatError", "InputError", "RepriorError", "SupportError"]
+
+
+class RepriorError(Exception):
+    """Any error that reprior raises on purpose."""
+
+
+class InputError(RepriorError, ValueError):
+    """A value that cannot be used; the message names it and what is allowed."""
+
+
+class SupportError(InputError):
+    """The target prior has mass where the prior has none."""
+
+
+class FileFormatError(RepriorError):
+    """A file that is truncated, foreign, altered, or of a newer format version."""

@@ -1,0 +1,94 @@
+"""The anchor: what the guidance would be if theta_0 given theta_t were known from its denoised mean alone.
+
+a*(z, s) = log E[r(theta_0) | z, x]. Where r varies little over that distribution, a* = log r(mu), with mu the denoised
+mean: exact as s -> 0. Where log r = -theta' L theta / 2 + h' theta is quadratic and theta_0 | z is N(mu, V), with
+V^-1 = diag(1/v + 1/s^2) and v the posterior variance, the expectation is closed:
+
+    a = log r(mu) + 1/2 (h - L mu)' (V^-1 + L)^-1 (h - L mu) + (a term in s alone)
+
+which is exact for Gaussian posteriors at every noise. Both fail where the posterior has several modes at high noise;
+`c2`, about min(s^2, v) |L|, says how far to trust the first.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.change import PriorChange
+from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.sampler import Sampler
+from reprior.guidance.guidance import GradientGuided, Guidance, chunked
+from reprior.guidance.quadratic import Quadratic, find_quadratic
+
+__all__ = ["AnchorGuidance", "anchor_value", "posterior_variance"]
+
+VARIANCE_DRAWS = 200
+VARIANCE_SAMPLER = Sampler(steps=16)
+
+
+def posterior_variance(denoiser: Denoiser, generator: Generator) -> Tensor:
+    """The variance of base draws at each bound observation, with shape (K, D)."""
+    return chunked(denoiser, VARIANCE_DRAWS, VARIANCE_SAMPLER, generator).var(0)
+
+
+def anchor_value(
+    change: PriorChange, quadratic: Quadratic, mean: Tensor, s: Tensor, variance: Tensor, power: float = 1.0
+) -> Tensor:
+    """a(z, s) from the denoised mean, with shape (*, K).
+
+    Arguments:
+        change: the change of prior.
+        quadratic: its quadratic part; used if it is exact.
+        mean: the denoised mean at z, with shape (*, K, D).
+        s: the noise level, broadcasting to (*, K, 1).
+        variance: the posterior variance v, with shape (K, D).
+        power: anchor for r^power.
+    """
+    if not quadratic.exact:
+        return power * change(mean)
+    d = len(quadratic.h)
+    L, h = power * quadratic.L.to(mean), power * quadratic.h.to(mean)
+    theta = mean[..., :d]
+    slope = h - theta @ L
+    precision = torch.diag_embed(1 / variance[..., :d].clamp(min=1e-8) + 1 / s**2) + L
+    # Where q is wider than p, V^-1 + L may not be positive: then r has no expectation there; keep log r(mu).
+    factor, failed = torch.linalg.cholesky_ex(precision)
+    eye = torch.eye(d, dtype=factor.dtype, device=factor.device)
+    factor = torch.where((failed > 0)[..., None, None], eye, factor)
+    solved = torch.cholesky_solve(slope.unsqueeze(-1), factor)[..., 0]
+    gain = 0.5 * (slope * solved).sum(-1)
+    value = -0.5 * ((theta @ L) * theta).sum(-1) + theta @ h + power * quadratic.c
+    return value + torch.where(failed > 0, torch.zeros_like(gain), gain)
+
+
+class AnchorGuided(GradientGuided):
+    """The base guided by the anchor of r^power."""
+
+    def __init__(
+        self, inner: Denoiser, change: PriorChange, quadratic: Quadratic, variance: Tensor, power: float = 1.0
+    ):
+        super().__init__(inner)
+        self.change, self.quadratic, self.variance, self.power = change, quadratic, variance, power
+
+    def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
+        return anchor_value(self.change, self.quadratic, mean, s, self.variance, self.power)
+
+
+class AnchorGuidance(Guidance):
+    """Guidance by the anchor alone: no training; right for near-Gaussian posteriors or at low noise.
+
+    Arguments:
+        change: the change of prior; log r must have a gradient.
+        power: guide towards p r^power.
+    """
+
+    name = "anchor"
+
+    def __init__(self, change: PriorChange, power: float = 1.0):
+        self.change, self.power = change, power
+        self.quadratic = find_quadratic(change)
+
+    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        variance = posterior_variance(denoiser, generator)
+        return AnchorGuided(denoiser, self.change, self.quadratic, variance, self.power)

@@ -1,0 +1,97 @@
+"""`method="auto"`: which method, and why, in one sentence.
+
+In order: nothing to do where the ratio is flat; transport where the change is Gaussian and the base can express it
+from noise to data (exact and free); rejuvenation where log r can be differentiated and a pool of base samples keeps
+enough weight, tempered where one step does not; importance resampling for a log r without gradient and enough ESS;
+a learned ratio otherwise.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from reprior import metrics
+from reprior.change import PriorChange
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import chunked
+from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
+from reprior.posterior import Posterior
+
+__all__ = ["choose"]
+
+OBSERVATIONS = 16
+DRAWS = 1_000
+ENOUGH = 0.05  # ESS/N that importance resampling of a large pool can live with
+
+
+def choose(posterior: Posterior, change: PriorChange, seed: int) -> tuple[str, str]:
+    """The method and the reason.
+
+    Arguments:
+        posterior: the base posterior.
+        change: the change of prior.
+        seed: draws the observations and the pools that are looked at.
+    """
+    ess, told = look(posterior, change, seed)
+    quadratics = quadratics_of(change)
+    reason = why_not(quadratics, posterior.base.noise)
+    if not reason:
+        reason = _refusal(posterior, change, seed)
+        if not reason:
+            what = (
+                "a Gaussian change"
+                if quadratics and len(quadratics) == 1
+                else "a mixture of Gaussian changes"
+            )
+            return "transport", f"{what} that this base expresses exactly, with no training ({told})"
+    if change.differentiable:
+        steps = "one resampling step" if ess >= 0.1 else "resampling in tempered steps"
+        return (
+            "rejuvenate",
+            f"{told}: {steps} and a guided denoising need no training; not transport, as {reason}",
+        )
+    if ess >= ENOUGH:
+        return "sir", f"{told}, enough for importance resampling, and log q/p has no gradient to guide by"
+    return (
+        "nre",
+        f"{told}, too little to resample, and log q/p has no gradient to guide by: the ratio is learned",
+    )
+
+
+def look(posterior: Posterior, change: PriorChange, seed: int) -> tuple[float, str]:
+    """The median ESS/N of the prior-ratio weights over some observations where q puts them, and a phrase that says it."""
+    if posterior.simulations is None:
+        return float("nan"), "no stored simulations to measure the ESS on"
+    generator = torch.Generator().manual_seed(seed)
+    x = _typical(posterior, change, generator)
+    pool = chunked(posterior.condition(x), DRAWS, Sampler(steps=16), generator)
+    log_w = change(pool).cpu()
+    ess = float(torch.tensor([metrics.ess(log_w[:, k]) for k in range(len(x))]).median())
+    return ess, f"ESS/N of the prior-ratio weights is about {ess:.2g}"
+
+
+def _typical(posterior: Posterior, change: PriorChange, generator: torch.Generator) -> torch.Tensor:
+    from reprior.ratio.pool import tempered_weights
+
+    simulations = posterior.simulations
+    assert simulations is not None
+    weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
+    rows = torch.multinomial(weights, OBSERVATIONS, replacement=True, generator=generator)
+    return simulations.x[rows]
+
+
+def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:
+    """Why transport refuses at a typical observation; empty if it does not."""
+    if posterior.simulations is None:
+        return ""
+    generator = torch.Generator().manual_seed(seed)
+    x = _typical(posterior, change, generator)
+    guidance = TransportGuidance(change, posterior.base.noise)
+    for quadratic in guidance.quadratics:
+        try:
+            guidance._component(posterior.condition(x), quadratic, generator)
+        except InputError as error:
+            text = str(error)
+            return text.split(": ", 1)[1].split(". ", 1)[0] if ": " in text else text
+    return ""

@@ -1,0 +1,99 @@
+"""What a method of changing the prior is: it takes a denoiser of p(theta | x) and gives one of q(theta | x).
+
+`guide` does that for methods that work by guidance. Methods that work on a pool of base samples (importance
+resampling, rejuvenation) override `draw`. Everything is in standardised units.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.diffusion.denoiser import Denoiser, Wrapped
+from reprior.diffusion.sampler import Sampler, run
+from reprior.errors import InputError
+
+__all__ = ["GradientGuided", "Guidance", "NoGuidance", "chunked"]
+
+ROWS = 20_000  # rows denoised at once
+
+
+class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
+    """A way to change the prior.
+
+    Attributes:
+        name: the method's name.
+        corrections: Langevin corrections that it needs after each step of the sampler.
+    """
+
+    name: str = ""
+    corrections: int = 0
+
+    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        """The denoiser of q(theta | x) from that of p(theta | x).
+
+        Arguments:
+            denoiser: the base with K bound observations.
+            generator: for methods that draw (a pool for the posterior's variance, Monte Carlo draws).
+        """
+        raise InputError(f"method {self.name!r} works on a pool of samples and gives no guided denoiser")
+
+    def draw(
+        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Draws theta ~ q(theta | x), with shape (n, K, D), and what there is to say about it."""
+        return chunked(self.guide(denoiser, generator), n, sampler, generator), {}
+
+    def config(self) -> dict[str, Any]:
+        """The plain data that rebuilds the method, beside its tensors."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors of a learned method."""
+        return {}
+
+
+class NoGuidance(Guidance):
+    """No change: q equals p, or the base is wanted for comparison."""
+
+    name = "none"
+
+    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        return denoiser
+
+
+class GradientGuided(Wrapped):
+    """mean_q = mean_p + s^2 grad_z a(z, s): the score plus the gradient of a log ratio."""
+
+    def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
+        """a(z, s), with shape (*, K).
+
+        Arguments:
+            z: noisy parameters, with shape (*, K, D), tracked by autograd.
+            s: the noise level, broadcasting to (*, K, 1).
+            mean: the base's denoised mean at z, tracked by autograd.
+        """
+        raise NotImplementedError
+
+    needs_mean_gradient: bool = True
+
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        with torch.enable_grad():
+            z = z.detach().requires_grad_(True)
+            if self.needs_mean_gradient:
+                mean = self.inner.mean(z, s)
+            else:
+                with torch.no_grad():
+                    mean = self.inner.mean(z, s)
+            a = self.log_ratio(z, s, mean)
+            (gradient,) = torch.autograd.grad(a.sum(), z)
+        return mean.detach() + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+
+
+def chunked(denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:
+    """Runs the sampler in chunks of bounded memory. Returns theta_0, with shape (n, K, D)."""
+    chunk = max(1, ROWS // denoiser.observations)
+    return torch.cat([run(denoiser, min(chunk, n - i), sampler, generator) for i in range(0, n, chunk)])

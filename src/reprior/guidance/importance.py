@@ -1,0 +1,84 @@
+"""Importance resampling (SIR): draw a pool from p(theta | x), weight it by r, resample.
+
+Systematic resampling: member i is kept floor(n w_i) or one more times, so there are no duplicates as long as no weight
+exceeds 1/n. Where there are, their number is reported: they are copies, not samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from reprior import metrics
+from reprior.change import PriorChange
+from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance, chunked
+
+__all__ = ["SIRGuidance", "SIRSettings", "systematic"]
+
+
+@dataclass(frozen=True)
+class SIRSettings:
+    """Settings of importance resampling.
+
+    Attributes:
+        pool: the number of base draws that are resampled.
+    """
+
+    pool: int = 20_000
+
+    def __post_init__(self) -> None:
+        if self.pool < 2:
+            raise InputError(f"pool must be at least 2; got {self.pool}")
+
+
+def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
+    """Indices of n members, in random order, each kept as often as its weight says (up to one).
+
+    Arguments:
+        log_w: log weights, with shape (pool,).
+        n: how many to keep.
+    """
+    weights = torch.softmax(log_w.double(), 0)
+    if not bool(torch.isfinite(weights).all()):
+        raise InputError("all weights are zero: no base sample has mass under the target prior")
+    points = (
+        torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)
+    ) / n
+    index = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
+    return index[torch.randperm(n, generator=generator)]
+
+
+class SIRGuidance(Guidance):
+    """Importance resampling.
+
+    Arguments:
+        change: the change of prior.
+        settings: the size of the pool.
+    """
+
+    name = "sir"
+
+    def __init__(self, change: PriorChange, settings: SIRSettings | None = None):
+        self.change, self.settings = change, settings or SIRSettings()
+
+    def draw(
+        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        pool = chunked(denoiser, self.settings.pool, sampler, generator)
+        log_w = self.change(pool).cpu()
+        kept, copies = [], []
+        for k in range(pool.shape[1]):
+            index = systematic(log_w[:, k], n, generator)
+            copies.append(n - len(index.unique()))
+            kept.append(pool[index.to(pool.device), k])
+        ess = [metrics.ess(log_w[:, k]) for k in range(pool.shape[1])]
+        return torch.stack(kept, 1), {"ess": ess, "duplicates": copies, "log_w": log_w}
+
+    def config(self) -> dict[str, Any]:
+        return {"settings": vars(self.settings)}

@@ -1,0 +1,119 @@
+"""Every method by name, with its settings."""
+
+from __future__ import annotations
+
+from dataclasses import is_dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior.change import PriorChange
+from reprior.errors import InputError
+from reprior.guidance.analytic import AnalyticGuidance, AnalyticSettings
+from reprior.guidance.anchor import AnchorGuidance
+from reprior.guidance.choose import choose
+from reprior.guidance.density_ratio import BEST, PAPER, RatioSettings
+from reprior.guidance.guidance import Guidance, NoGuidance
+from reprior.guidance.importance import SIRGuidance, SIRSettings
+from reprior.guidance.prior_guide import (
+    MonteCarloSettings,
+    PriorGuide,
+    PriorGuideMonteCarlo,
+    PriorGuideSettings,
+    fit_mixture,
+)
+from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
+from reprior.guidance.transport import TransportGuidance
+from reprior.guidance.weighted_score import learn_correction
+from reprior.posterior import Posterior
+from reprior.ratio.losses import ESTIMATORS
+from reprior.ratio.training import learn_ratio
+
+__all__ = ["METHODS", "PRESETS", "build_guidance"]
+
+# name: (kind of settings, what it does)
+METHODS: dict[str, tuple[type | None, str]] = {
+    "auto": (None, "chooses among transport, rejuvenate and nre, and says why"),
+    "transport": (None, "exact for Gaussian changes: the base asked at another point and noise"),
+    "rejuvenate": (RejuvenateSettings, "resample a pool by r, noise it, denoise it with guidance"),
+    "anchor": (None, "log r at the denoised mean, as guidance"),
+    "nre": (RatioSettings, "learned log ratio, logistic loss"),
+    "kliep": (RatioSettings, "learned log ratio, Kullback-Leibler"),
+    "pearson": (RatioSettings, "learned log ratio, Pearson chi-square"),
+    "reverse_kl": (RatioSettings, "learned log ratio, reverse Kullback-Leibler"),
+    "hellinger": (RatioSettings, "learned log ratio, Hellinger"),
+    "wsm": (RatioSettings, "learned score correction, r-weighted score matching"),
+    "priorguide": (PriorGuideSettings, "mixture fit of r, Gaussian reverse kernel"),
+    "priorguide_mc": (MonteCarloSettings, "Monte Carlo average of r, Gaussian reverse kernel"),
+    "sir": (SIRSettings, "importance resampling of a pool"),
+    "analytic": (AnalyticSettings, "exact guidance for x = theta + Gaussian noise"),
+    "none": (None, "no change"),
+}
+PRESETS: dict[str, RatioSettings] = {"best": BEST, "paper": PAPER}
+
+
+def settings_of(method: str, settings: Any) -> Any:
+    """The settings of a method: the given ones, a preset by name, or its defaults."""
+    kind = METHODS[method][0]
+    if kind is None:
+        if settings is not None and settings not in PRESETS:
+            raise InputError(f"method {method!r} takes no settings; got {settings!r}")
+        return None
+    if isinstance(settings, str):
+        if settings not in PRESETS:
+            raise InputError(
+                f"settings {settings!r} are unknown; allowed: {', '.join(PRESETS)}, or a {kind.__name__}"
+            )
+        return PRESETS[settings] if kind is RatioSettings else kind()
+    if settings is None:
+        return BEST if kind is RatioSettings else kind()
+    if not is_dataclass(settings) or not isinstance(settings, kind):
+        raise InputError(f"method {method!r} takes {kind.__name__}; got {type(settings).__name__}")
+    return settings
+
+
+def build_guidance(
+    method: str,
+    posterior: Posterior,
+    change: PriorChange,
+    settings: Any,
+    seed: int,
+    observed: Tensor | None = None,
+    progress: bool = False,
+) -> tuple[Guidance, str]:
+    """The guidance of a method, trained where it needs training, and one sentence on the choice."""
+    if method == "auto":
+        method, why = choose(posterior, change, seed)
+        return build_guidance(method, posterior, change, None, seed, observed, progress)[0], why
+    why = "asked for"
+    chosen = settings_of(method, settings)
+    noise = posterior.base.noise
+    if method in ESTIMATORS:
+        chosen = _fit_to_base(chosen, posterior)
+        return learn_ratio(posterior, change, method, chosen, seed, progress, _mask(observed)), why
+    if method == "wsm":
+        chosen = _fit_to_base(chosen, posterior)
+        return learn_correction(posterior, change, chosen, seed, progress, _mask(observed)), why
+    if method == "priorguide":
+        return PriorGuide(change, chosen, fit_mixture(change, chosen, seed)), why
+    simple = {
+        "none": lambda: NoGuidance(),
+        "transport": lambda: TransportGuidance(change, noise),
+        "anchor": lambda: AnchorGuidance(change),
+        "rejuvenate": lambda: RejuvenateGuidance(change, noise, chosen),
+        "priorguide_mc": lambda: PriorGuideMonteCarlo(change, chosen),
+        "sir": lambda: SIRGuidance(change, chosen),
+        "analytic": lambda: AnalyticGuidance(posterior, change, chosen),
+    }
+    return simple[method](), why
+
+
+def _fit_to_base(settings: RatioSettings, posterior: Posterior) -> RatioSettings:
+    # A small set of stored simulations has fewer observations to draw at.
+    stored = 0 if posterior.simulations is None else len(posterior.simulations)
+    return replace(settings, observations=max(2, min(settings.observations, stored))) if stored else settings
+
+
+def _mask(observed: Tensor | None) -> Tensor | None:
+    return None if observed is None else torch.as_tensor(observed, dtype=torch.bool)

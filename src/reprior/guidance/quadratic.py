@@ -1,0 +1,118 @@
+"""The quadratic part of a change of prior.
+
+Between Gaussian priors log r is exactly -theta' L theta / 2 + h' theta + c. `find_quadratic` recovers L and h from
+values of log r alone (least squares on draws of p and around them), and says how far log r is from quadratic. All in
+standardised units.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from reprior import priors
+from reprior.change import PriorChange
+
+__all__ = ["Quadratic", "find_components", "find_quadratic"]
+
+TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
+
+
+@dataclass(frozen=True)
+class Quadratic:
+    """log r(theta) = -theta' L theta / 2 + h' theta + c.
+
+    Attributes:
+        L: the curvature, with shape (d, d), in double precision.
+        h: the slope at zero, with shape (d,).
+        c: the constant.
+        misfit: the largest error on the fitted points, as a fraction of the spread of log r.
+    """
+
+    L: Tensor
+    h: Tensor
+    c: float
+    misfit: float
+
+    @property
+    def exact(self) -> bool:
+        """Whether log r is quadratic."""
+        return self.misfit < TOLERANCE
+
+    @property
+    def shape(self) -> str:
+        """What noise expresses L: "scalar" (a multiple of I), "diagonal" or "full"."""
+        size = self.L.abs().max().clamp(min=1e-12)
+        off = self.L - torch.diag(self.L.diagonal())
+        if off.abs().max() > 1e-4 * size:
+            return "full"
+        spread = self.L.diagonal().max() - self.L.diagonal().min()
+        return "diagonal" if spread > 1e-4 * size else "scalar"
+
+    def __call__(self, z: Tensor) -> Tensor:
+        """The quadratic at standardised parameters, with shape (*, D); the first d entries count."""
+        d = len(self.h)
+        theta, L, h = z[..., :d], self.L.to(z), self.h.to(z)
+        return -0.5 * ((theta @ L) * theta).sum(-1) + theta @ h + self.c
+
+    def scaled(self, power: float) -> Quadratic:
+        """The quadratic of r^power."""
+        return Quadratic(self.L * power, self.h * power, self.c * power, self.misfit)
+
+
+def find_quadratic(change: PriorChange, seed: int = 0, points: int = 2_000) -> Quadratic:
+    """The least-squares quadratic of log r.
+
+    Arguments:
+        change: the change of prior.
+        seed: draws the points.
+        points: how many.
+    """
+    return _fit(change, _points(change, seed, points))
+
+
+def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> list[Quadratic] | None:
+    """The quadratics of a mixture q = sum_k w_k N_k over a Gaussian p, each with log w_k in its constant.
+
+    Returns: one quadratic per component; or None where q is no Gaussian mixture or p is not Gaussian.
+    """
+    mixture = change.target
+    if not isinstance(mixture, td.MixtureSameFamily):
+        return None
+    logits = torch.log_softmax(mixture.mixture_distribution.logits, -1)
+    z = _points(change, seed, points)
+    theta = change.scale.inverse(z.double())
+    log_p = priors.log_prob(change.prior, theta)
+    each = mixture.component_distribution.log_prob(theta.unsqueeze(-2)) + logits - log_p.unsqueeze(-1)
+    fits = [_least_squares(z, each[:, k]) for k in range(each.shape[-1])]
+    return fits if all(f.exact for f in fits) else None
+
+
+def _points(change: PriorChange, seed: int, points: int) -> Tensor:
+    z = change.scale.forward(priors.sample(change.prior, points, seed))
+    return z[torch.isfinite(change(z))]
+
+
+def _fit(change: PriorChange, z: Tensor) -> Quadratic:
+    with torch.no_grad():
+        return _least_squares(z, change(z.double()))
+
+
+def _least_squares(z: Tensor, value: Tensor) -> Quadratic:
+    z, value = z.double(), value.double()
+    n, d = z.shape
+    columns = (d + 1) * (d + 2) // 2
+    if n < 2 * columns:  # bounded support, few points inside: nothing to say
+        zero = torch.zeros(d, d, dtype=torch.float64)
+        return Quadratic(zero, zero[0], 0.0, float("inf"))
+    i, j = torch.triu_indices(d, d)
+    design = torch.cat([z[:, i] * z[:, j], z, torch.ones(n, 1, dtype=torch.float64)], dim=1)
+    solution = torch.linalg.lstsq(design, value.unsqueeze(1)).solution[:, 0]
+    spread = (value.max() - value.min()).clamp(min=1e-9)
+    misfit = float((design @ solution - value).abs().max() / spread)
+    upper = torch.zeros(d, d, dtype=torch.float64)
+    upper[i, j] = solution[: len(i)]
+    return Quadratic(-(upper + upper.T), solution[len(i) : len(i) + d], float(solution[-1]), misfit)

@@ -1,0 +1,210 @@
+"""Rejuvenation: resample, noise, denoise. No training.
+
+A pool of base samples is resampled with weights r, which settles the large scale, where guidance is hard. Noise of level
+s0 melts the duplicates, and the guided reverse process from s0 turns the noisy pool into fresh samples: below s0 a
+simple guidance is accurate. Where the weights would collapse, p goes to q in steps r^b1, r^b2, ..., r, each with
+the same move, so that no step loses more than a set part of the pool.
+
+The guidance below s0 is transport where log r is quadratic and the base can express it (exact), else the anchor, or a
+learned ratio if one is given. s0 is as large as the resampling needs (a pool of few effective members must be melted
+further), and no larger than the guidance is valid: s0^2 |Hessian of log r| about 1/2 for the anchor.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from reprior import metrics
+from reprior.change import PriorChange
+from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.sampler import Sampler, randn, run
+from reprior.errors import InputError
+from reprior.guidance.anchor import AnchorGuided
+from reprior.guidance.guidance import ROWS, Guidance, chunked
+from reprior.guidance.importance import systematic
+from reprior.guidance.quadratic import Quadratic, find_quadratic
+from reprior.guidance.transport import Transported, largest_noise, why_not
+
+__all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
+
+
+@dataclass(frozen=True)
+class RejuvenateSettings:
+    """Settings of rejuvenation.
+
+    Attributes:
+        pool: the number of base draws.
+        s0: the noise level, in standardised units; 0 chooses it from the ESS and the curvature of log r.
+        steps: sampler steps from s0 down.
+        below: what guides below s0: "choose" (transport if exact, else the anchor), "transport", "anchor" or "learned".
+        ess: a step of tempering keeps at least this ESS/N; one step is enough where the whole change does.
+        stages: the largest number of tempering steps.
+    """
+
+    pool: int = 10_000
+    s0: float = 0.0
+    steps: int = 14
+    below: Literal["choose", "transport", "anchor", "learned"] = "choose"
+    ess: float = 0.1
+    stages: int = 12
+
+    def __post_init__(self) -> None:
+        if self.below not in ("choose", "transport", "anchor", "learned"):
+            raise InputError(f"below={self.below!r} is unknown; allowed: choose, transport, anchor, learned")
+        if self.pool < 100 or self.s0 < 0 or self.steps < 2 or not 0 < self.ess < 1 or self.stages < 1:
+            raise InputError(
+                f"rejuvenate needs pool >= 100, s0 >= 0, steps >= 2, 0 < ess < 1, stages >= 1; got {asdict(self)}"
+            )
+
+
+def curvature(change: PriorChange, quadratic: Quadratic, theta: Tensor) -> float:
+    """The largest |eigenvalue| of the Hessian of log r that is typical (the median over some of the draws).
+
+    Arguments:
+        theta: standardised draws, with shape (n, D).
+    """
+    if quadratic.exact:
+        return float(torch.linalg.eigvalsh(quadratic.L).abs().max())
+    d = len(quadratic.h)
+    with torch.enable_grad():
+        z = theta[:64, :d].detach().clone().requires_grad_(True)
+        (slope,) = torch.autograd.grad(change(z).sum(), z, create_graph=True)
+        rows = []
+        for i in range(d):
+            if not slope.requires_grad:  # log r is linear: no curvature
+                return 0.0
+            (row,) = torch.autograd.grad(slope[:, i].sum(), z, retain_graph=True, allow_unused=True)
+            rows.append(torch.zeros_like(z) if row is None else row)
+    hessian = torch.stack(rows, 1).nan_to_num(nan=0.0)
+    return float(torch.linalg.eigvalsh((hessian + hessian.transpose(1, 2)) / 2).abs().amax(-1).median())
+
+
+class RejuvenateGuidance(Guidance):
+    """Rejuvenation.
+
+    Arguments:
+        change: the change of prior.
+        noise: the noise the base was trained with.
+        settings: the settings.
+        learned: a learned guidance, for below="learned".
+    """
+
+    name = "rejuvenate"
+
+    def __init__(
+        self,
+        change: PriorChange,
+        noise: str,
+        settings: RejuvenateSettings | None = None,
+        learned: Guidance | None = None,
+    ):
+        self.change, self.noise, self.settings = change, noise, settings or RejuvenateSettings()
+        self.learned = learned
+        self.quadratic = find_quadratic(change)
+        reason = why_not([self.quadratic] if self.quadratic.exact else None, noise)
+        below = self.settings.below
+        if below == "choose":
+            below = "anchor" if reason else "transport"
+        if below == "transport" and reason:
+            raise InputError(f"rejuvenate cannot guide by transport: {reason}")
+        if below == "learned" and learned is None:
+            raise InputError("rejuvenate with below='learned' needs a learned guidance")
+        if below == "anchor" and not change.differentiable:
+            raise InputError(
+                "rejuvenate guides by the gradient of log r, and this one has none; use method='sir'"
+            )
+        self.below = below
+
+    def draw(
+        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        pools = chunked(denoiser, self.settings.pool, sampler, generator)
+        log_w = self.change(pools).cpu()
+        out, notes = [], {"ess": [], "s0": [], "stages": []}
+        for k in range(pools.shape[1]):
+            theta, s0, stages = self._move(denoiser.select(k), pools[:, k], log_w[:, k], n, generator)
+            out.append(theta)
+            notes["ess"].append(metrics.ess(log_w[:, k]))
+            notes["s0"].append(s0)
+            notes["stages"].append(stages)
+        return torch.stack(out, 1), {**notes, "below": self.below, "log_w": log_w}
+
+    def _move(
+        self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, n: int, generator: Generator
+    ) -> tuple[Tensor, float, int]:
+        """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x)."""
+        power, stages, s0 = 0.0, 0, 0.0
+        log_w = log_w.nan_to_num(nan=-torch.inf)
+        while power < 1:
+            stages += 1
+            rise = self._rise(log_w, 1 - power) if stages < self.settings.stages else 1 - power
+            power = min(1.0, power + rise)
+            kept = n if power == 1 else len(pool)
+            members = rise * log_w
+            index = systematic(members, kept, generator)
+            spread = _spread(pool, members)
+            s0 = self._level(denoiser, pool[index[:64]], spread, metrics.ess(members) * len(pool), power)
+            pool = self._melt(denoiser, pool[index], s0, spread, power, generator)
+            log_w = self.change(pool).cpu()
+        return pool, s0, stages
+
+    def _rise(self, log_w: Tensor, most: float) -> float:
+        """The largest step of the power that keeps the ESS."""
+        if metrics.ess(most * log_w) >= self.settings.ess:
+            return most
+        low, high = 0.0, most
+        for _ in range(25):
+            middle = (low + high) / 2
+            low, high = (middle, high) if metrics.ess(middle * log_w) >= self.settings.ess else (low, middle)
+        return max(low, 1e-3)
+
+    def _level(self, denoiser: Denoiser, some: Tensor, spread: Tensor, members: float, power: float) -> float:
+        """s0: what the resampling needs, within what the guidance allows."""
+        if self.settings.s0 > 0:
+            return self.settings.s0
+        width = float(spread.mean())
+        d = some.shape[1]
+        # Silverman's width for that many effective members, doubled: the guided process undoes what it blurs.
+        need = 2 * width * max(members, 2.0) ** (-1 / (d + 4))
+        return max(min(need, self._limit(denoiser, some, power), 2 * width), 5 * denoiser.s_min)
+
+    def _limit(self, denoiser: Denoiser, some: Tensor, power: float) -> float:
+        if self.below == "transport":
+            return min(largest_noise(self.quadratic.scaled(power)), denoiser.s_max)
+        if self.below == "learned" or self.quadratic.exact:
+            return denoiser.s_max
+        return math.sqrt(0.5 / max(power * curvature(self.change, self.quadratic, some), 1e-6))
+
+    def _guided(self, denoiser: Denoiser, spread: Tensor, power: float, generator: Generator) -> Denoiser:
+        if self.below == "transport":
+            return Transported(denoiser, self.quadratic.scaled(power))
+        if self.below == "learned" and power == 1 and self.learned is not None:
+            return self.learned.guide(denoiser, generator)
+        variance = (spread**2).unsqueeze(0)
+        return AnchorGuided(denoiser, self.change, self.quadratic, variance, power)
+
+    def _melt(
+        self, denoiser: Denoiser, pool: Tensor, s0: float, spread: Tensor, power: float, generator: Generator
+    ) -> Tensor:
+        guided = self._guided(denoiser, spread, power, generator)
+        sampler = Sampler(steps=self.settings.steps)
+        parts = []
+        for part in pool.split(ROWS):
+            z = (part + s0 * randn(part, generator)).unsqueeze(1)
+            parts.append(run(guided, len(part), sampler, generator, z=z, s_start=s0)[:, 0])
+        return torch.cat(parts)
+
+    def config(self) -> dict[str, Any]:
+        return {"settings": asdict(self.settings)}
+
+
+def _spread(pool: Tensor, log_w: Tensor) -> Tensor:
+    """The weighted standard deviation of a pool, with shape (D,)."""
+    w = torch.softmax(log_w, 0).to(pool).unsqueeze(-1)
+    mean = (w * pool).sum(0)
+    return (w * (pool - mean) ** 2).sum(0).sqrt().clamp(min=1e-4)

@@ -1,0 +1,161 @@
+"""Transport: a Gaussian change of prior is a change of noise. Exact, no training, no gradient.
+
+Write z = theta_0 + N(0, S). If log r(theta) = -theta' L theta / 2 + h' theta + c, then weighting by r multiplies the
+Gaussian N(z; theta_0, S) by another Gaussian in theta_0, and
+
+    E_q[theta_0 | z, S, x] = E_p[theta_0 | z', S', x],    S'^-1 = S^-1 + L,    z' = S' (S^-1 z + h)
+
+so the guided denoiser is the base denoiser asked at another point and another noise. The base must know that noise: L
+a multiple of I needs one scalar level, L diagonal one level per parameter, any other L a full covariance. Directions
+in which q is wider than p (negative eigenvalues of L) exist only below the noise where S^-1 + L stays positive.
+
+A mixture q = sum_k w_k N_k over a Gaussian p is drawn component by component, with weights w_k E_p(theta|x)[N_k / p].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.change import PriorChange
+from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.anchor import posterior_variance
+from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
+
+__all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of", "why_not"]
+
+FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
+MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
+START = 3.0  # the process must start at this many posterior standard deviations
+COMPONENT_DRAWS = 4_000
+
+
+class Transported(Wrapped):
+    """The denoiser of p(theta | x) exp(quadratic), by asking the base elsewhere."""
+
+    def __init__(self, inner: Denoiser, quadratic: Quadratic):
+        super().__init__(inner)
+        like = inner.x
+        d, extra = len(quadratic.h), inner.dim - len(quadratic.h)
+        self.shape = quadratic.shape if not (extra and quadratic.shape == "scalar") else "diagonal"
+        L = torch.nn.functional.pad(quadratic.L, (0, extra, 0, extra))
+        self.L = L.to(like.device)  # double precision: S^-1 + L cancels where q is wider than p
+        self.l = self.L.diagonal()
+        self.h = torch.nn.functional.pad(quadratic.h, (0, extra)).to(like.device)
+        self.s_max = min(inner.s_max, largest_noise(quadratic))
+        self.eye = torch.eye(d + extra, dtype=torch.float64, device=like.device)
+
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        s = torch.as_tensor(s, device=z.device).double()
+        if self.shape == "full":
+            level = s if s.ndim == 0 else s[..., :1, None] if s.shape[-1] == 1 else s.unsqueeze(-1)
+            precision = self.eye / level**2 + self.L
+            cov = torch.linalg.inv(precision)
+            moved = torch.einsum("...ij,...j->...i", cov, z.double() / s**2 + self.h)
+            return self.inner.mean_full(moved.to(z.dtype), cov.to(z.dtype))
+        diagonal = self.l[:1] if self.shape == "scalar" else self.l
+        var = 1 / (1 / s**2 + diagonal)
+        moved = var * (z.double() / s**2 + self.h)
+        return self.inner.mean(moved.to(z.dtype), var.sqrt().to(z.dtype))
+
+    def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
+        inverse = torch.linalg.inv(cov.double())
+        mixed = torch.linalg.inv(inverse + self.L)
+        point = torch.einsum("...ij,...j->...i", inverse, z.double()) + self.h
+        moved = torch.einsum("...ij,...j->...i", mixed, point)
+        return self.inner.mean_full(moved.to(z.dtype), mixed.to(z.dtype))
+
+
+def largest_noise(quadratic: Quadratic) -> float:
+    """The largest noise at which S^-1 + L is positive and z' stays where the base was trained."""
+    values, vectors = torch.linalg.eigh(quadratic.L)
+    h = (vectors.T @ quadratic.h).abs()
+    lowest = float(values.min())
+    ceiling = MARGIN / math.sqrt(-lowest) if lowest < 0 else math.inf
+    for s in torch.logspace(2, -3, 200, dtype=torch.float64).tolist():
+        if s >= ceiling:
+            continue
+        var = 1 / (1 / s**2 + values)
+        # z' = S'(S^-1 z + h): its part that does not shrink with z is S' h, against the spread it was trained for.
+        if bool((var * h <= FAR * torch.sqrt(1 + var)).all()):
+            return s
+    return 1e-3
+
+
+def quadratics_of(change: PriorChange) -> list[Quadratic] | None:
+    """The quadratic of log r, or those of its mixture components; None if log r is neither."""
+    single = find_quadratic(change)
+    return [single] if single.exact else find_components(change)
+
+
+def why_not(quadratics: list[Quadratic] | None, noise: str) -> str:
+    """Why transport cannot do this change with this base, in plain words; empty if it can."""
+    if quadratics is None:
+        return "log q/p is not quadratic (transport needs Gaussian priors, or a Gaussian mixture over a Gaussian)"
+    shapes = [q.shape for q in quadratics]
+    finest = max(shapes, key=NOISE_KINDS.index)
+    if NOISE_KINDS.index(finest) > NOISE_KINDS.index(noise):  # pyright: ignore[reportArgumentType]
+        return f"this change needs a base trained with noise={finest!r}; this one has noise={noise!r}"
+    return ""
+
+
+class TransportGuidance(Guidance):
+    """Guidance by transport.
+
+    Arguments:
+        change: the change of prior.
+        noise: the noise the base was trained with.
+    """
+
+    name = "transport"
+
+    def __init__(self, change: PriorChange, noise: str):
+        self.change = change
+        quadratics = quadratics_of(change)
+        reason = why_not(quadratics, noise)
+        if reason or quadratics is None:
+            raise InputError(f"transport cannot make this change of prior: {reason}")
+        self.quadratics = quadratics
+
+    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        if len(self.quadratics) > 1:
+            raise InputError("a mixture is drawn component by component; there is no single guided denoiser")
+        return self._component(denoiser, self.quadratics[0], generator)
+
+    def _component(self, denoiser: Denoiser, quadratic: Quadratic, generator: Generator) -> Denoiser:
+        moved = Transported(denoiser, quadratic)
+        width = float(posterior_variance(denoiser, generator)[..., : len(quadratic.h)].amax().sqrt())
+        if moved.s_max < min(START * width, denoiser.s_max):
+            lowest = float(torch.linalg.eigvalsh(quadratic.L).min())
+            cause = (
+                f"q is wider than p (by curvature {lowest:.3g}), so the transported noise exists only"
+                if lowest < -1e-6
+                else "the shift is so large that the transported point stays in the trained range only"
+            )
+            raise InputError(
+                f"transport cannot make this change of prior alone: {cause} below noise {moved.s_max:.3g}, and the "
+                f"posterior is {width:.3g} wide (standardised units). Use method='rejuvenate', which starts below that"
+            )
+        return moved
+
+    def draw(
+        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if len(self.quadratics) == 1:
+            return super().draw(denoiser, n, sampler, generator)
+        pool = chunked(denoiser, COMPONENT_DRAWS, sampler, generator)
+        log_z = torch.stack([torch.logsumexp(q(pool), 0) for q in self.quadratics])  # (components, K)
+        shares = torch.softmax(log_z, 0)
+        each = [
+            chunked(self._component(denoiser, q, generator), n, sampler, generator) for q in self.quadratics
+        ]
+        pick = torch.multinomial(shares.T.cpu(), n, replacement=True, generator=generator).T.to(pool.device)
+        stacked = torch.stack(each)  # (components, n, K, D)
+        index = pick[None, :, :, None].expand(1, -1, -1, stacked.shape[-1])
+        return stacked.gather(0, index)[0], {"component_shares": shares.T.tolist()}

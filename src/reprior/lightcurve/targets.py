@@ -1,0 +1,158 @@
+"""The three targets of the paper: what is known of them, and the settings that their data need.
+
+Reference values are published ones, and say where a number was derived rather than quoted. They are for
+comparison only: nothing in the processing of the data uses them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from reprior.errors import InputError
+from reprior.lightcurve.files import Columns, download, read
+from reprior.lightcurve.period import Search
+from reprior.lightcurve.photometry import DETREND_WINDOW, LightCurve
+from reprior.lightcurve.windows import Photometry, WindowSettings, process
+
+__all__ = ["TARGETS", "Reference", "Target", "target"]
+
+UNKNOWN = float("nan")
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Published values of the transit parameters; an error is NaN where none is quoted.
+
+    Arguments:
+        k: planet-to-star radius ratio.
+        a: scaled semi-major axis a/Rs.
+        inc: inclination in degrees.
+        period: P in days.
+        source: where the values come from.
+        note: what a reader should know of them.
+    """
+
+    k: float
+    a: float
+    inc: float
+    period: float
+    source: str
+    k_error: float = UNKNOWN
+    a_error: float = UNKNOWN
+    inc_error: float = UNKNOWN
+    period_error: float = UNKNOWN
+    note: str = ""
+
+    @property
+    def theta(self) -> np.ndarray:
+        """(k, a, inc, P), the parameters of interest, with shape (4,)."""
+        return np.array([self.k, self.a, self.inc, self.period])
+
+
+@dataclass(frozen=True)
+class Target:
+    """A target: how to get its light curve and cut its windows.
+
+    Arguments:
+        name: as the archive knows it; used by `download`.
+        planet: the planet's name.
+        reference: published values.
+        windows: settings of the windows; the half-width is a property of the data.
+        search: settings of the period search.
+        detrend_window: width of the local baseline in days.
+        columns: of a CSV file of this target.
+        note: what a reader should know of the data.
+    """
+
+    name: str
+    planet: str
+    reference: Reference
+    windows: WindowSettings = field(default_factory=WindowSettings)
+    search: Search = field(default_factory=Search)
+    detrend_window: float = DETREND_WINDOW
+    columns: Columns = field(default_factory=Columns)
+    note: str = ""
+
+    def read(self, path: str | Path) -> LightCurve:
+        """Reads a CSV or FITS file of this target."""
+        return read(path, self.columns, self.name)
+
+    def download(self) -> LightCurve:
+        """Downloads every sector of this target; see `files.download`."""
+        return download(self.name)
+
+    def process(self, curve: LightCurve) -> Photometry:
+        """The whole chain with the settings of this target; see `windows.process`."""
+        return process(curve, self.windows, self.search, self.detrend_window)
+
+
+TARGETS: dict[str, Target] = {
+    "wasp-39": Target(
+        name="WASP-39",
+        planet="WASP-39 b",
+        reference=Reference(
+            k=0.1453,
+            a=11.68,
+            inc=87.83,
+            period=4.055259,
+            k_error=0.0007,
+            inc_error=0.25,
+            period_error=8e-6,
+            source="Faedi et al. 2011, A&A 531, A40",
+            note="a derived from 0.0486 au and 0.895 Rsun; k is the square root of the depth 0.0211",
+        ),
+        note=(
+            "TESS sector 51, corrected and normalised by its publisher (christinahedges/wasp-39). "
+            "A conventional fit of these data gives k = 0.140 +- 0.002, not the published 0.145. "
+            "The first transit lacks its egress."
+        ),
+    ),
+    "wasp-126": Target(
+        name="WASP-126",
+        planet="WASP-126 b",
+        reference=Reference(
+            k=0.0777,
+            a=7.60,
+            inc=87.9,
+            period=3.2888,
+            inc_error=1.5,
+            period_error=1e-5,
+            source="Maxted et al. 2016, A&A 591, A55",
+            note="k derived from 0.96 RJ and 1.27 Rsun, a from 0.0449 au and 1.27 Rsun",
+        ),
+        note="TESS sector 1, SPOC.",
+    ),
+    "gj-436": Target(
+        name="GJ 436",
+        planet="GJ 436 b",
+        reference=Reference(
+            k=0.08258,
+            a=13.45,
+            inc=86.37,
+            period=2.64389803,
+            k_error=0.00017,
+            a_error=0.13,
+            inc_error=0.05,
+            period_error=2.6e-7,
+            source="Lanotte et al. 2014, A&A 572, A73",
+            note=(
+                "the orbit is eccentric (e = 0.1616, w = 327.2 deg, a/Rs = 14.54, inc = 86.858); a and inc "
+                "here are what a circular model sees: a (1 + e sin w) / sqrt(1 - e^2), same impact parameter"
+            ),
+        ),
+        windows=WindowSettings(half_width=0.1),
+        note="TESS sectors 22 and 49, SPOC; the data at hand hold 0.1 d around each transit.",
+    ),
+}
+
+
+def target(name: str) -> Target:
+    """A built-in target: "wasp-39", "wasp-126" or "gj-436"; "WASP-39 b" and "GJ 436" are understood too."""
+    key = "-".join(name.lower().replace("-", " ").split())
+    key = key.removesuffix("-b") if key not in TARGETS else key
+    if key not in TARGETS:
+        raise InputError(f"unknown target {name!r}; built in: {', '.join(TARGETS)}. Others: build a Target")
+    return TARGETS[key]

@@ -1,0 +1,149 @@
+"""Reading posteriors back from files."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprior import files, priors
+from reprior.adapted import AdaptedPosterior
+from reprior.change import PriorChange, make_change
+from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.training import Training
+from reprior.errors import FileFormatError, InputError
+from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
+from reprior.guidance.guidance import Guidance
+from reprior.guidance.methods import METHODS, build_guidance
+from reprior.guidance.prior_guide import MixtureRatio, PriorGuide, PriorGuideSettings
+from reprior.guidance.weighted_score import WeightedScoreGuidance
+from reprior.networks.build import rebuild
+from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
+from reprior.posterior import Posterior, Scales
+from reprior.ratio.from_samples import RatioNetwork
+from reprior.ratio.losses import ESTIMATORS
+from reprior.simulations import Simulations, Standardizer
+
+__all__ = ["load"]
+
+
+def load(
+    path: str | Path, prior: Any = None, target: Any = None, embedding: nn.Module | None = None
+) -> Posterior | AdaptedPosterior:
+    """Reads a posterior or an adapted posterior.
+
+    Arguments:
+        path: the file that `save` wrote.
+        prior: the prior, where the file could not hold it (a prior that is the user's own object).
+        target: the target prior, where the file could not hold it (a callable, or the user's own object).
+        embedding: the user's own embedding module, where the base has one.
+    """
+    file = files.read(path, ("posterior", "adapted"))
+    try:
+        posterior = _posterior(file.tensors, file.meta, prior, embedding)
+        return posterior if file.kind == "posterior" else _adapted(posterior, file.tensors, file.meta, target)
+    except (KeyError, TypeError, RuntimeError) as error:
+        raise FileFormatError(f"{path} does not hold what its kind {file.kind!r} needs: {error}") from error
+
+
+def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with a prefix, without it."""
+    return {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
+
+
+def _posterior(
+    tensors: dict[str, Tensor], meta: dict[str, Any], prior: Any, embedding: nn.Module | None
+) -> Posterior:
+    base = rebuild(meta["base"], embedding)
+    base.load_state_dict(part(tensors, "base"))
+    scales = part(tensors, "scales")
+    kept = priors.from_dict(meta["prior"]) if prior is None else priors.as_prior(prior)
+    if kept is None:
+        raise InputError(
+            "the file could not hold the prior (it is no plain distribution): load(path, prior=...) needs it"
+        )
+    names = tuple(meta["parameters"])
+    stored = part(tensors, "simulations")
+    simulations = Simulations(stored["theta"], stored["x"], kept, names) if stored else None
+    compress_theta, compress_x = meta["compress"]
+    return Posterior(
+        base.requires_grad_(False).eval(),
+        Scales(
+            Standardizer(scales["theta.shift"], scales["theta.scale"], compress_theta),
+            Standardizer(scales["x.shift"], scales["x.scale"], compress_x),
+        ),
+        kept,
+        simulations,
+        names,
+        Sampler(**meta["sampler"]),
+    )
+
+
+def _adapted(
+    posterior: Posterior, tensors: dict[str, Tensor], meta: dict[str, Any], target: Any
+) -> AdaptedPosterior:
+    change = _change(posterior, part(tensors, "target"), meta, target)
+    guidance = _guidance(posterior, change, part(tensors, "guidance"), meta)
+    return AdaptedPosterior(posterior, change, guidance, meta["why"], tuple(meta["warnings"]))
+
+
+def _change(
+    posterior: Posterior, network: dict[str, Tensor], meta: dict[str, Any], target: Any
+) -> PriorChange:
+    scale = posterior.scales.theta
+    outside = math.nan if meta["outside"] is None else float(meta["outside"])
+    if meta["target_kind"] == "samples":
+        model = RatioNetwork(scale)
+        model.load_state_dict(network)
+        return PriorChange(
+            posterior.prior, None, model.requires_grad_(False), True, "samples", scale, outside
+        )
+    kept = priors.from_dict(meta["target"]) if target is None else target
+    if kept is None:
+        raise InputError(
+            "the file could not hold the target prior (a callable or the user's own object): load(path, target=...) needs it"
+        )
+    return make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
+
+
+def ratio_settings(data: dict[str, Any]) -> RatioSettings:
+    """Settings of a learned guidance from plain data."""
+    return RatioSettings(
+        **{
+            **data,
+            "network": RatioNetworkSettings(**data["network"]),
+            "training": Training(**data["training"]),
+            "sampler": Sampler(**data["sampler"]),
+        }
+    )
+
+
+def _guidance(
+    posterior: Posterior, change: PriorChange, tensors: dict[str, Tensor], meta: dict[str, Any]
+) -> Guidance:
+    method, config = meta["method"], meta["guidance"]
+    if method in ESTIMATORS:
+        settings = ratio_settings(config["settings"])
+        model = RatioModel(config["dim"], config["x_features"], settings.network, config["anchored"])
+        model.load_state_dict(tensors)
+        model.requires_grad_(False).eval()
+        return DensityRatioGuidance(method, model, posterior, change, settings, None, config["notes"])
+    if method == "wsm":
+        settings = ratio_settings(config["settings"])
+        network = RatioMLP(config["dim"], config["x_features"], config["dim"], settings.network)
+        network.load_state_dict(tensors)
+        return WeightedScoreGuidance(
+            network.requires_grad_(False).eval(), posterior, settings, None, config["notes"]
+        )
+    if method == "priorguide":
+        mixture = MixtureRatio(torch.zeros(config["components"]))
+        mixture.load_state_dict(tensors)
+        return PriorGuide(change, PriorGuideSettings(**config["settings"]), mixture.requires_grad_(False))
+    if method not in METHODS:
+        raise FileFormatError(f"the file holds a method {method!r}; known: {', '.join(METHODS)}")
+    kind = METHODS[method][0]
+    settings = kind(**config["settings"]) if kind is not None and "settings" in config else None
+    return build_guidance(method, posterior, change, settings, seed=0)[0]

@@ -1,0 +1,256 @@
+"""Tokens: which variable sits in which token, and how a token is made.
+
+The variables are theta_1..theta_d, x_1..x_m. Every parameter is a token of its own; `patch` neighbouring entries of x
+share one. A token has `patch` slots (a parameter fills the first; the last patch of x may have empty ones), and each
+variable is in one of three states: absent (nothing is known and nothing is asked), given (its value is known: noise
+level zero) or diffused (its noisy value is known, and its mean is asked). A token with a diffused slot is a diffused
+token, though some of its slots may be given; one with given slots and no diffused ones is a given token; others are
+left out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Generator, Tensor, nn
+
+from reprior.errors import InputError
+
+__all__ = ["ABSENT", "DIFFUSED", "GIVEN", "Layout", "LearnedTokens", "MaskMix", "PaperTokens", "token_count"]
+
+ABSENT, GIVEN, DIFFUSED = 0, 1, 2
+
+
+@dataclass(frozen=True)
+class MaskMix:
+    """How often each kind of conditioning is trained; the shares sum to one.
+
+    Attributes:
+        posterior: theta diffused, x given.
+        joint: all diffused.
+        likelihood: x diffused, theta given.
+        predictive: theta diffused; each x given with a probability that is itself uniform in [0, 1].
+        random: each variable given with a probability that is itself uniform in [0, 1].
+        random_3: each variable given with probability 0.3.
+        random_7: each variable given with probability 0.7.
+    """
+
+    posterior: float = 0.5
+    joint: float = 0.1
+    likelihood: float = 0.1
+    predictive: float = 0.2
+    random: float = 0.1
+    random_3: float = 0.0
+    random_7: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = self.shares()
+        if min(shares.values()) < 0 or not math.isclose(sum(shares.values()), 1, abs_tol=1e-6):
+            raise InputError(f"mask shares must be 0 or more and sum to 1; got {shares}")
+
+    def shares(self) -> dict[str, float]:
+        """The shares by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def pick(self, point: float) -> str:
+        """The name whose cumulated share covers ``point`` in [0, 1)."""
+        total, name = 0.0, "posterior"
+        for name, share in self.shares().items():
+            total += share
+            if share > 0 and point < total:
+                return name
+        return name
+
+
+def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, generator: Generator) -> Tensor:
+    """The state of every variable for one group of rows, with shape (d + m,).
+
+    Arguments:
+        name: a field of `MaskMix`.
+        absent: also leave out a random subset of x.
+    """
+    is_x = torch.arange(dim + x_dim) >= dim
+    if name == "posterior":
+        given = is_x
+    elif name == "joint":
+        given = torch.zeros_like(is_x)
+    elif name == "likelihood":
+        given = ~is_x
+    else:
+        share = {"random_3": 0.3, "random_7": 0.7}.get(name)
+        given = _subset(dim, x_dim, patch, share, generator)
+        given = given & is_x if name == "predictive" else given
+    states = torch.where(given, GIVEN, DIFFUSED)
+    if absent:
+        states = torch.where(is_x & _subset(dim, x_dim, patch, None, generator), ABSENT, states)
+    if not bool((states == DIFFUSED).any()):
+        states[int(torch.randint(dim, (), generator=generator))] = DIFFUSED
+    return states
+
+
+def _subset(dim: int, x_dim: int, patch: int, share: float | None, generator: Generator) -> Tensor:
+    # Half of the time neighbours in a patch stay together: gaps in a series, and whole tokens.
+    rate = float(torch.rand((), generator=generator)) if share is None else share
+    run = patch if float(torch.rand((), generator=generator)) < 0.5 else 1
+    theta = torch.rand(dim, generator=generator) < rate
+    x = (torch.rand(-(-x_dim // run), generator=generator) < rate).repeat_interleave(run)[:x_dim]
+    return torch.cat([theta, x])
+
+
+def token_count(dim: int, x_dim: int, patch: int) -> int:
+    """The number T of tokens."""
+    return dim + -(-x_dim // patch)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the variables are, for one set of states.
+
+    Attributes:
+        variables: indices of the diffused variables, with shape (D,).
+        diffused: indices of the diffused tokens, with shape (T_u,).
+        given: indices of the given tokens, with shape (T_c,).
+        states: the state of each slot, with shape (T, patch).
+        source: for each slot of the diffused tokens, the place in z of its variable (0 if none), (T_u patch,).
+        target: the slot of each diffused variable among those of the diffused tokens, with shape (D,).
+        plain: whether slots and diffused variables are the same thing.
+    """
+
+    variables: Tensor
+    diffused: Tensor
+    given: Tensor
+    states: Tensor
+    source: Tensor
+    target: Tensor
+    plain: bool
+
+    @staticmethod
+    def build(states: Tensor, dim: int, patch: int, device: torch.device) -> Layout:
+        """The layout of states (d + m,)."""
+        slots = to_slots(states, dim, patch)
+        diffused = (slots == DIFFUSED).any(-1)
+        given = (slots == GIVEN).any(-1) & ~diffused
+        asked = (slots[diffused] == DIFFUSED).flatten()
+        target = asked.nonzero().squeeze(-1)
+        source = (asked.long().cumsum(0) - 1).clamp(min=0) * asked
+        return Layout(
+            variables=(states == DIFFUSED).nonzero().squeeze(-1).to(device),
+            diffused=diffused.nonzero().squeeze(-1).to(device),
+            given=given.nonzero().squeeze(-1).to(device),
+            states=slots.to(device),
+            source=source.to(device),
+            target=target.to(device),
+            plain=bool(asked.all()),
+        )
+
+    def spread(self, v: Tensor) -> Tensor:
+        """Diffused variables (*, D) in the slots of the diffused tokens, (*, T_u, patch), zero elsewhere."""
+        patch = self.states.shape[-1]
+        if self.plain:
+            return v.unflatten(-1, (-1, patch))
+        asked = (self.states[self.diffused] == DIFFUSED).flatten()
+        return (v[..., self.source] * asked).unflatten(-1, (-1, patch))
+
+    def collect(self, slots: Tensor) -> Tensor:
+        """The inverse of `spread`."""
+        flat = slots.flatten(-2)
+        return flat if self.plain else flat[..., self.target]
+
+
+def to_slots(values: Tensor, dim: int, patch: int) -> Tensor:
+    """Variables (*, d + m) in slots (*, T, patch); empty slots are zero."""
+    if patch == 1:
+        return values.unsqueeze(-1)
+    theta, x = values[..., :dim], values[..., dim:]
+    tail = -x.shape[-1] % patch
+    x = torch.nn.functional.pad(x, (0, tail)).unflatten(-1, (-1, patch))
+    return torch.cat([torch.nn.functional.pad(theta.unsqueeze(-1), (0, patch - 1)), x], -2)
+
+
+class LearnedTokens(nn.Module):
+    """Tokens by a linear map of each token's own: of its values and of the states of its slots.
+
+    Arguments:
+        tokens: the number T of tokens.
+        patch: the number of slots in a token.
+        width: the width w of a token.
+        layers: the number of layers that the noise enters.
+        levels: the number of noise levels that a token is told: 1, or one per slot.
+    """
+
+    def __init__(self, tokens: int, patch: int, width: int, layers: int, levels: int):
+        super().__init__()
+        self.layers = layers
+        self.name = nn.Parameter(torch.randn(tokens, width))
+        self.value = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
+        self.state = nn.Parameter(torch.randn(2, tokens, patch, width) * patch**-0.5)
+        self.noise = nn.Sequential(nn.Linear(levels, 64), nn.SiLU(), nn.Linear(64, layers * width))
+        self.head = nn.Parameter(torch.zeros(tokens, width, patch))
+        self.head_bias = nn.Parameter(torch.zeros(tokens, patch))
+
+    def embed(self, index: Tensor, values: Tensor, states: Tensor) -> Tensor:
+        """Tokens, with shape (*, T', w).
+
+        Arguments:
+            index: which tokens, with shape (T',).
+            values: values in the slots, zero where absent, with shape (*, T', patch).
+            states: the slots' states, broadcasting to values.
+        """
+        given, diffused = (states == GIVEN).to(values), (states == DIFFUSED).to(values)
+        still = self.name[index] + _per_token(given, self.state[0][index])
+        still = still + _per_token(diffused, self.state[1][index])
+        return still + _per_token(values, self.value[index])
+
+    def shift(self, logs: Tensor) -> Tensor:
+        """What the noise adds in every layer, with shape (*, layers, w), from half log levels (*, levels)."""
+        return self.noise(logs).unflatten(-1, (self.layers, -1))
+
+    def read(self, index: Tensor, h: Tensor) -> Tensor:
+        """The network's output in each slot, with shape (*, T', patch), from final tokens (*, T', w)."""
+        return _per_token(h, self.head[index]) + self.head_bias[index]
+
+
+def _per_token(v: Tensor, weight: Tensor) -> Tensor:
+    """Each token's own matrix: (*, T, a), (T, a, b) -> (*, T, b)."""
+    if v.shape[-1] == 1:
+        return v * weight.squeeze(-2)
+    if weight.shape[-1] == 1:
+        return (v * weight.squeeze(-1)).sum(-1, keepdim=True)
+    return torch.einsum("...ta,tab->...tb", v, weight)
+
+
+class PaperTokens(nn.Module):
+    """Tokens of the public Simformer: [frozen orthogonal name 20 | scalar repeated 20 | given x learned vector 10].
+
+    The time enters every layer through a 128-d Gaussian Fourier embedding; one linear map reads all tokens.
+    """
+
+    WIDTH = 50
+
+    def __init__(self, tokens: int, layers: int):
+        super().__init__()
+        self.layers = layers
+        name = nn.init.orthogonal_(torch.empty(tokens, 20))
+        self.register_buffer("name", name / name.norm(dim=-1, keepdim=True) * 20**0.5)
+        self.given = nn.Parameter(0.5 * torch.randn(10))
+        self.register_buffer("frequencies", torch.randn(64))
+        self.noise = nn.Linear(128, layers * self.WIDTH)
+        self.head = nn.Linear(self.WIDTH, 1)
+
+    def embed(self, index: Tensor, values: Tensor, states: Tensor) -> Tensor:
+        """As in `LearnedTokens`."""
+        lead = values.shape[:-1]
+        flag = (states == GIVEN).to(values) * self.given
+        name = self.get_buffer("name")[index]
+        return torch.cat([name.expand(*lead, 20), values.expand(*lead, 20), flag.expand(*lead, 10)], -1)
+
+    def shift(self, time: Tensor) -> Tensor:
+        """What the time t adds in every layer, with shape (*, layers, w), from t (*, 1)."""
+        angles = 2 * math.pi * time * self.get_buffer("frequencies")
+        return self.noise(torch.cat([angles.cos(), angles.sin()], -1)).unflatten(-1, (self.layers, -1))
+
+    def read(self, index: Tensor, h: Tensor) -> Tensor:
+        """As in `LearnedTokens`."""
+        return self.head(h)

@@ -1,0 +1,306 @@
+"""The amortized posterior p(theta | x): a base model with its scales, its prior and its simulations.
+
+The base works on standardised theta and x; users see their own units. `train` makes one from simulations, `save` and
+`reprior.load` move it through a file.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import files, priors
+from reprior.diffusion.denoiser import Base, Denoiser
+from reprior.diffusion.likelihood import log_density
+from reprior.diffusion.sampler import Sampler, run
+from reprior.errors import InputError
+from reprior.info import Info
+from reprior.simulations import Simulations, Standardizer
+
+__all__ = ["Posterior", "Scales", "check_x", "fresh_seed"]
+
+ROWS = 20_000  # rows denoised at once: bounds the memory, whatever n
+
+
+@dataclass(frozen=True)
+class Scales:
+    """The standardisation of theta and x.
+
+    Attributes:
+        theta: mean and standard deviation of each parameter.
+        x: median and robust scale of each entry of x, far outliers compressed.
+    """
+
+    theta: Standardizer
+    x: Standardizer
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """An amortized posterior p(theta | x).
+
+    Attributes:
+        base: the denoiser, on standardised theta and x.
+        scales: the standardisation.
+        prior: the prior p it was trained under.
+        simulations: the stored pairs (theta, x), or None if they were not kept.
+        parameters: the names of the parameters.
+        sampler: the default sampler.
+    """
+
+    base: Base
+    scales: Scales
+    prior: Any
+    simulations: Simulations | None
+    parameters: tuple[str, ...]
+    sampler: Sampler = Sampler()
+
+    @property
+    def dim(self) -> int:
+        """The number d of parameters."""
+        return self.base.dim
+
+    @property
+    def x_dim(self) -> int:
+        """The number m of entries of x."""
+        return self.base.x_dim
+
+    @property
+    def device(self) -> torch.device:
+        """Where the base lives."""
+        return next(self.base.parameters()).device
+
+    def to(self, device: str | torch.device) -> Posterior:
+        """The same posterior on another device."""
+        self.base.to(device)
+        return self
+
+    def with_simulations(self, theta: Tensor, x: Tensor) -> Posterior:
+        """The same posterior with its stored simulations attached (after a `load` of a file without them)."""
+        missing = "keep" if bool(torch.isnan(x).any()) else "drop"
+        kept = Simulations.create(theta, x, prior=self.prior, parameters=self.parameters, missing=missing)
+        return replace(self, simulations=kept)
+
+    def condition(self, x: Tensor, predict: bool = False) -> Denoiser:
+        """The base bound to observations in the user's units, with shape (K, m)."""
+        with torch.no_grad():
+            return self.base.condition(self.scales.x.forward(x).to(self.device), predict)
+
+    def sample(
+        self,
+        shape: Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        return_info: bool = False,
+        progress: bool = False,
+    ) -> Any:
+        """Draws theta ~ p(theta | x) for one observation.
+
+        Arguments:
+            shape: the sample shape, usually (n,).
+            x: one observation, with shape (m,) or (1, m).
+            seed: makes the draws repeatable; without it they follow torch's global random state.
+            sampler: another sampler than the posterior's default.
+            return_info: also return an `Info`.
+            progress: show a progress bar.
+
+        Returns: theta, with shape (*shape, d), or (theta, info).
+        """
+        x = check_x(x, self.x_dim, single=True)
+        theta, info = self.draw(self.condition(x), "base", shape, seed, sampler or self.sampler, progress)
+        theta = theta[:, 0].reshape(*shape, self.dim)
+        return (theta, info) if return_info else theta
+
+    def sample_batched(
+        self,
+        shape: Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        return_info: bool = False,
+        progress: bool = False,
+    ) -> Any:
+        """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
+        x = check_x(x, self.x_dim)
+        theta, info = self.draw(self.condition(x), "base", shape, seed, sampler or self.sampler, progress)
+        theta = theta.reshape(*shape, len(x), self.dim)
+        return (theta, info) if return_info else theta
+
+    def predict(
+        self,
+        shape: Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        return_info: bool = False,
+        progress: bool = False,
+    ) -> Any:
+        """Draws the missing entries of x with the parameters: p(theta, x_missing | x_observed).
+
+        Arguments:
+            x: one observation, with shape (m,), NaN where it is to be predicted.
+
+        Returns: (theta with shape (*shape, d), x with shape (*shape, m), the observed entries filled in), and the
+        info where asked for.
+        """
+        x = check_x(x, self.x_dim, single=True, missing=True)
+        both, info = self.draw(
+            self.condition(x, predict=True), "base", shape, seed, sampler or self.sampler, progress
+        )
+        theta, full = self.split_prediction(both[:, 0], x[0])
+        theta, full = theta.reshape(*shape, self.dim), full.reshape(*shape, self.x_dim)
+        return (theta, full, info) if return_info else (theta, full)
+
+    def split_prediction(self, both: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Splits draws of (theta in user units, standardised x_missing), with shape (n, D), into theta and full x."""
+        full = self.scales.x.forward(x.unsqueeze(0)).to(both).repeat(len(both), 1)
+        full[:, torch.isnan(x)] = both[:, self.dim :]
+        return both[:, : self.dim], self.scales.x.inverse(full)
+
+    def log_prob(self, theta: Tensor, x: Tensor, steps: int = 64) -> Tensor:
+        """log p(theta | x), through the probability-flow ODE; -inf outside the prior's support.
+
+        Arguments:
+            theta: parameters, with shape (*, d).
+            x: one observation, with shape (m,) or (1, m).
+            steps: integration steps.
+
+        Returns: the log-density, with shape (*).
+        """
+        x = check_x(x, self.x_dim, single=True)
+        return self.density(self.condition(x), theta, steps)
+
+    def density(self, denoiser: Denoiser, theta: Tensor, steps: int = 64) -> Tensor:
+        """The log-density, in the user's units, of a denoiser with one bound observation."""
+        flat = theta.reshape(-1, theta.shape[-1])
+        if flat.shape[-1] != self.dim:
+            raise InputError(
+                f"theta needs {self.dim} entries in its last axis; got shape {tuple(theta.shape)}"
+            )
+        standard = self.scales.theta.forward(flat).to(self.device)
+        parts = [log_density(denoiser, part.unsqueeze(1), steps)[:, 0] for part in standard.split(ROWS // 4)]
+        out = torch.cat(parts).cpu() - self.scales.theta.scale.log().sum()
+        out = out.masked_fill(torch.isinf(priors.log_prob(self.prior, flat)), -torch.inf)
+        return out.reshape(theta.shape[:-1])
+
+    def draw(
+        self,
+        denoiser: Denoiser,
+        method: str,
+        shape: Sequence[int],
+        seed: int | None,
+        sampler: Sampler,
+        progress: bool = False,
+        inside: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Info]:
+        """Runs the sampler in chunks, back in the user's units, and draws again what falls outside the support.
+
+        Arguments:
+            denoiser: the (guided) denoiser, with K bound observations.
+            inside: says which theta, with shape (*, d), are allowed; the prior's support if not given.
+
+        Returns: theta, with shape (n, K, D), and the info.
+        """
+        n = int(torch.Size(shape).numel())
+        if n < 1:
+            raise InputError(f"the sample shape must hold at least one sample; got {tuple(shape)}")
+        began = time.monotonic()
+        generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
+        allowed = inside or (lambda theta: torch.isfinite(priors.log_prob(self.prior, theta)))
+        theta = self._rounds(denoiser, n, sampler, generator, progress)
+        bad = ~allowed(theta[..., : self.dim])
+        drawn, rejected, rounds = bad.numel(), int(bad.sum()), 0
+        while bool(bad.any()):
+            rounds += 1
+            if rounds > 50:
+                raise InputError(
+                    f"{100 * rejected / drawn:.1f} % of the draws fall outside the prior's support after {rounds} rounds; "
+                    "the observation may lie far from the simulations"
+                )
+            again = self._rounds(denoiser, int(bad.sum(0).max()) * 2, sampler, generator, False)
+            fine = allowed(again[..., : self.dim])
+            drawn, rejected = drawn + fine.numel(), rejected + int((~fine).sum())
+            for k in range(theta.shape[1]):
+                holes, fill = bad[:, k].nonzero()[:, 0], again[fine[:, k], k]
+                count = min(len(holes), len(fill))
+                theta[holes[:count], k] = fill[:count]
+                bad[holes[:count], k] = False
+        seconds = time.monotonic() - began
+        return theta, Info(method, n, theta.shape[1], seconds, rejected / drawn)
+
+    def _rounds(self, denoiser: Denoiser, n: int, sampler: Sampler, generator, progress: bool) -> Tensor:
+        from tqdm.auto import tqdm
+
+        chunk = max(1, ROWS // denoiser.observations)
+        sizes = [min(chunk, n - i) for i in range(0, n, chunk)]
+        with tqdm(total=len(sizes) * sampler.steps, desc="sample", disable=not progress) as bar:
+            parts = [
+                run(denoiser, k, sampler, generator, on_step=lambda _: bar.update() and None) for k in sizes
+            ]
+        return self.to_user(torch.cat(parts))
+
+    def to_user(self, z: Tensor) -> Tensor:
+        """Standardised draws, with shape (*, D), in the user's units; predicted entries of x stay standardised."""
+        z = z.cpu()
+        theta = self.scales.theta.inverse(z[..., : self.dim])
+        return theta if z.shape[-1] == self.dim else torch.cat([theta, z[..., self.dim :]], dim=-1)
+
+    def to_parts(self, simulations: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and plain data of a file."""
+        tensors = {f"base.{k}": v for k, v in self.base.state_dict().items()}
+        for name in ("theta", "x"):
+            scale = getattr(self.scales, name)
+            tensors |= {f"scales.{name}.shift": scale.shift, f"scales.{name}.scale": scale.scale}
+        if simulations and self.simulations is not None:
+            tensors |= {"simulations.theta": self.simulations.theta, "simulations.x": self.simulations.x}
+        meta = {
+            "base": self.base.config(),
+            "compress": [self.scales.theta.compress, self.scales.x.compress],
+            "prior": priors.to_dict(self.prior),
+            "parameters": list(self.parameters),
+            "sampler": vars(self.sampler),
+        }
+        return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta
+
+    def save(self, path: str | Path, simulations: bool = True) -> Path:
+        """Writes the posterior to one file (safetensors with JSON).
+
+        Arguments:
+            path: the file; ``.safetensors`` is added where there is no suffix.
+            simulations: whether the stored simulations go with it (a learned change of prior needs them).
+        """
+        return files.write(path, "posterior", *self.to_parts(simulations))
+
+
+def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) -> Tensor:
+    """x with shape (K, m), checked.
+
+    Arguments:
+        x: observations, with shape (m,) or (K, m).
+        x_dim: the number m of entries.
+        single: exactly one observation is allowed.
+        missing: NaN must be there: it marks what is to be predicted.
+    """
+    x = torch.as_tensor(x, dtype=torch.float32)
+    rows = x.unsqueeze(0) if x.ndim == 1 else x
+    if rows.ndim != 2 or rows.shape[1] != x_dim:
+        raise InputError(f"x needs shape ({x_dim},) or (K, {x_dim}); got {tuple(x.shape)}")
+    if single and len(rows) != 1:
+        raise InputError(f"one observation is needed here; got {len(rows)}. Use sample_batched for several")
+    if torch.isinf(rows).any():
+        raise InputError(f"x has infinite entries at {torch.isinf(rows).nonzero()[:5].tolist()} (row, entry)")
+    if missing and not torch.isnan(rows).any():
+        raise InputError("nothing to predict: set the entries of x that are to be predicted to NaN")
+    return rows
+
+
+def fresh_seed() -> int:
+    """A seed from torch's global random state, so that torch.manual_seed still rules."""
+    return int(torch.randint(2**62, ()))

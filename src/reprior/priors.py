@@ -1,0 +1,205 @@
+"""Priors: drawing from them with a seed, their log-densities, and priors as plain data.
+
+A prior is anything with the two methods of a torch ``Distribution`` of event shape (d,): ``sample((n,))`` and
+``log_prob(theta)``. Lists of 1-D distributions, scipy distributions and ``sbi`` priors are wrapped by `as_prior`.
+
+`to_dict` turns the usual priors into JSON (numbers only, nothing is pickled) and `from_dict` turns them back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from reprior.errors import InputError
+
+__all__ = ["as_prior", "dim_of", "from_dict", "log_prob", "sample", "to_dict"]
+
+# The parameters that rebuild each distribution, in the order of its constructor.
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "Normal": ("loc", "scale"),
+    "LogNormal": ("loc", "scale"),
+    "Uniform": ("low", "high"),
+    "Gamma": ("concentration", "rate"),
+    "Beta": ("concentration1", "concentration0"),
+    "Exponential": ("rate",),
+    "HalfNormal": ("scale",),
+    "HalfCauchy": ("scale",),
+    "Laplace": ("loc", "scale"),
+    "Cauchy": ("loc", "scale"),
+    "StudentT": ("df", "loc", "scale"),
+    "Dirichlet": ("concentration",),
+    "MultivariateNormal": ("loc", "scale_tril"),
+}
+
+
+class Product:
+    """The product of independent distributions: the parts of theta are drawn one after the other.
+
+    Arguments:
+        parts: distributions with event shape (k,), or scalar ones with batch shape () or (1,).
+    """
+
+    def __init__(self, parts: Sequence[Any]):
+        if len(parts) == 0:
+            raise InputError("a list of priors must hold at least one distribution; got an empty list")
+        self.parts = [as_prior(part) for part in parts]
+        self.dims = [dim_of(part) for part in self.parts]
+        self.event_shape = torch.Size((sum(self.dims),))
+        self.batch_shape = torch.Size(())
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return torch.cat([part.sample(torch.Size(sample_shape)) for part in self.parts], dim=-1)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        blocks = theta.split(self.dims, dim=-1)
+        return sum((log_prob(part, b) for part, b in zip(self.parts, blocks, strict=True)), torch.zeros(()))
+
+
+class ScipyPrior:
+    """A frozen scipy distribution (univariate, or multivariate with ``rvs`` and ``logpdf``) as a prior."""
+
+    def __init__(self, frozen: Any):
+        self.frozen = frozen
+        size = len(torch.atleast_1d(torch.as_tensor(frozen.rvs(random_state=0))))
+        self.event_shape = torch.Size((size,))
+        self.batch_shape = torch.Size(())
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        n = int(torch.Size(sample_shape).numel())
+        seed = int(torch.randint(2**31 - 1, ()))
+        draws = torch.as_tensor(self.frozen.rvs(size=n, random_state=seed), dtype=torch.float32)
+        return draws.reshape(*sample_shape, self.event_shape[0])
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        flat = theta.detach().cpu().double().reshape(-1, self.event_shape[0]).numpy()
+        value = self.frozen.logpdf(flat[:, 0] if self.event_shape[0] == 1 else flat)
+        return torch.as_tensor(value, dtype=theta.dtype, device=theta.device).reshape(theta.shape[:-1])
+
+
+def as_prior(prior: Any) -> Any:
+    """A prior with event shape (d,) from what users write.
+
+    Arguments:
+        prior: a torch Distribution of event shape (d,) or of batch shape (d,) or () (then made independent), a list of
+            such, a frozen scipy distribution, or any object with ``sample`` and ``log_prob``.
+    """
+    if isinstance(prior, (list, tuple)):
+        return Product(prior)
+    if isinstance(prior, td.Distribution):
+        if len(prior.event_shape) == 1 and len(prior.batch_shape) == 0:
+            return prior
+        if len(prior.event_shape) == 0 and len(prior.batch_shape) == 1:
+            return td.Independent(prior, 1)
+        if len(prior.event_shape) == 0 and len(prior.batch_shape) == 0:
+            return td.Independent(prior.expand((1,)), 1)
+        raise InputError(
+            f"a prior needs event shape (d,) and no batch shape; {type(prior).__name__} has event shape "
+            f"{tuple(prior.event_shape)} and batch shape {tuple(prior.batch_shape)}"
+        )
+    if hasattr(prior, "rvs") and hasattr(prior, "logpdf"):
+        return ScipyPrior(prior)
+    if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
+        return prior
+    raise InputError(
+        f"a prior is a torch Distribution, a list of them, a frozen scipy distribution, or an object with sample and "
+        f"log_prob; got {type(prior).__name__}"
+    )
+
+
+def dim_of(prior: Any) -> int:
+    """The dimension d of theta under a prior."""
+    shape = getattr(prior, "event_shape", None)
+    if shape is not None and len(shape) == 1:
+        return int(shape[0])
+    return int(sample(prior, 1, seed=0).shape[-1])
+
+
+def sample(prior: Any, n: int, seed: int) -> Tensor:
+    """Draws n parameters from a prior, the same ones for the same seed; the global random state is left alone.
+
+    Returns: theta, with shape (n, d).
+    """
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        theta = prior.sample(torch.Size((n,)))
+    return theta if theta.ndim == 2 else theta.reshape(n, -1)
+
+
+def log_prob(prior: Any, theta: Tensor) -> Tensor:
+    """log p(theta), and -inf outside the support, whether or not the prior validates its arguments.
+
+    Arguments:
+        theta: parameters, with shape (*, d).
+
+    Returns: the log-density, with shape (*).
+    """
+    try:
+        support = prior.support
+    except (AttributeError, NotImplementedError):
+        support = None
+    if support is None:
+        return _as_log_density(prior.log_prob(theta), theta)
+    inside = support.check(theta)
+    while inside.ndim > theta.ndim - 1:
+        inside = inside.all(-1)
+    if bool(inside.all()):
+        return _as_log_density(prior.log_prob(theta), theta)
+    out = theta.new_full(theta.shape[:-1], -torch.inf)
+    if bool(inside.any()):
+        out[inside] = _as_log_density(prior.log_prob(theta[inside]), theta[inside])
+    return out
+
+
+def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
+    # A part with a scalar event in an event of size one gives a trailing 1.
+    if value.shape != theta.shape[:-1]:
+        value = value.reshape(theta.shape[:-1])
+    return value.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def to_dict(prior: Any) -> dict[str, Any] | None:
+    """A prior as JSON-ready data, or None where it cannot be written as plain numbers (a user's own object)."""
+    name = type(prior).__name__
+    if isinstance(prior, Product) or (name == "MultipleIndependent" and hasattr(prior, "dists")):
+        parts = [to_dict(as_prior(part)) for part in getattr(prior, "parts", getattr(prior, "dists", []))]
+        return None if any(part is None for part in parts) else {"type": "Product", "parts": parts}
+    if isinstance(prior, td.Independent):  # includes sbi's BoxUniform
+        base = to_dict(prior.base_dist)
+        n = prior.reinterpreted_batch_ndims
+        return None if base is None else {"type": "Independent", "base": base, "ndims": n}
+    if isinstance(prior, td.MixtureSameFamily):
+        component = to_dict(prior.component_distribution)
+        logits = prior.mixture_distribution.logits.detach().cpu().tolist()
+        return None if component is None else {"type": "Mixture", "logits": logits, "component": component}
+    if isinstance(prior, td.Distribution) and name in _PARAMETERS and type(prior) is getattr(td, name):
+        values = {k: getattr(prior, k).detach().cpu().tolist() for k in _PARAMETERS[name]}
+        return {"type": name, "parameters": values}
+    return None
+
+
+def from_dict(data: dict[str, Any] | None) -> Any | None:
+    """The prior that `to_dict` wrote; None for None."""
+    if data is None:
+        return None
+    name = data.get("type")
+    if name == "Product":
+        return Product([from_dict(part) for part in data["parts"]])
+    if name == "Independent":
+        base = from_dict(data["base"])
+        assert isinstance(base, td.Distribution)
+        return td.Independent(base, int(data["ndims"]), validate_args=False)
+    if name == "Mixture":
+        component = from_dict(data["component"])
+        assert isinstance(component, td.Distribution)
+        return td.MixtureSameFamily(td.Categorical(logits=torch.tensor(data["logits"])), component)
+    if name in _PARAMETERS:
+        values = {k: torch.tensor(v) for k, v in data["parameters"].items()}
+        return getattr(td, name)(**values, validate_args=False)
+    raise InputError(
+        f"unknown prior type {name!r}; known: Product, Independent, Mixture, {', '.join(_PARAMETERS)}"
+    )

@@ -1,0 +1,171 @@
+"""The training set of a learned guidance: base samples, weighted by r, at the observations where they will be asked.
+
+The guidance is the gradient of a log ratio in theta_t, so any factor that depends on x alone drops out. ``joint``
+weights r(theta_0) estimate log q(theta_t, x)/p(theta_t, x), as in the paper. ``posterior`` weights are normalised
+within each x and estimate log q(theta_t | x)/p(theta_t | x): the same gradient, far less variance. Their x are stored
+ones, half of them resampled towards q's marginal (with weights r, tempered where few would dominate).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor
+
+from reprior import metrics
+from reprior.change import PriorChange
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import chunked
+from reprior.posterior import Posterior
+
+__all__ = ["Pool", "joint_pool", "posterior_pool", "tempered_weights"]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Weighted draws of theta_0 with their x, standardised.
+
+    Attributes:
+        theta: draws, with shape (n, D).
+        x: the distinct observations, with shape (K, m); NaN where missing.
+        index: which observation each draw belongs to, with shape (n,).
+        weight: the ratio r of each draw, averaging to one.
+        log_z: log of the mean of r within each observation (posterior weights) or zeros, with shape (K,).
+        variance: the variance of the draws of each observation, with shape (K, D).
+        draws: the number of draws at each observation, one observation after the other; 0 if it varies.
+        ess: the median over observations of ESS/N of the weights within an observation (joint: of all).
+    """
+
+    theta: Tensor
+    x: Tensor
+    index: Tensor
+    weight: Tensor
+    log_z: Tensor
+    variance: Tensor
+    draws: int
+    ess: float
+
+    def split(self, fraction: float) -> tuple[Tensor, Tensor]:
+        """Row indices held out and kept: whole observations are held out (the last ones; their order is random)."""
+        cut = int(len(self.x) * (1 - fraction))
+        held = self.index >= max(1, cut)
+        return held.nonzero()[:, 0], (~held).nonzero()[:, 0]
+
+
+def tempered_weights(log_r: Tensor, least: float) -> Tensor:
+    """Normalised weights r^tau with the largest tau <= 1 whose effective number of rows is at least ``least``.
+
+    Arguments:
+        log_r: log ratios, with shape (n,).
+        least: the least effective number of rows.
+    """
+    low, high = 0.0, 1.0
+    if metrics.ess(log_r) * len(log_r) >= least:
+        low = 1.0
+    else:
+        for _ in range(30):
+            middle = (low + high) / 2
+            if metrics.ess(middle * log_r) * len(log_r) >= least:
+                low = middle
+            else:
+                high = middle
+    finite = torch.where(torch.isfinite(log_r), low * log_r, log_r)
+    return torch.softmax(finite, 0)
+
+
+def stored(posterior: Posterior, observed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The stored simulations, standardised, with x masked to NaN where it is not observed."""
+    if posterior.simulations is None:
+        raise InputError(
+            "learning a guidance needs the stored simulations: use posterior.with_simulations(theta, x), or a method "
+            "that needs no training (transport, rejuvenate, sir)"
+        )
+    theta = posterior.scales.theta.forward(posterior.simulations.theta)
+    x = posterior.scales.x.forward(posterior.simulations.x)
+    if observed is not None:
+        x = torch.where(observed, x, torch.full_like(x, torch.nan))
+    return theta, x
+
+
+def posterior_pool(
+    posterior: Posterior,
+    change: PriorChange,
+    observations: int,
+    draws: int,
+    sampler: Sampler,
+    generator: Generator,
+    observed: Tensor | None = None,
+) -> Pool:
+    """Base draws at stored observations, weighted within each.
+
+    Arguments:
+        posterior: the base posterior, with its simulations.
+        change: the change of prior.
+        observations: the number of observations.
+        draws: the number of base draws for each.
+        sampler: how they are drawn.
+        generator: the source of randomness.
+        observed: which entries of x are observed, with shape (m,); all if None.
+    """
+    theta, x = stored(posterior, observed)
+    weights = tempered_weights(change(theta), least=min(200.0, len(theta) / 10))
+    towards = torch.multinomial(weights, observations // 2, replacement=True, generator=generator)
+    plain = torch.randint(len(theta), (observations - len(towards),), generator=generator)
+    rows = torch.cat([towards, plain])
+    rows = rows[torch.randperm(len(rows), generator=generator)]
+    x = x[rows]
+    parts = []
+    block = 256
+    for i in range(0, len(x), block):
+        with torch.no_grad():
+            denoiser = posterior.base.condition(
+                x[i : i + block].to(posterior.device), predict=observed is not None
+            )
+        parts.append(chunked(denoiser, draws, sampler, generator).cpu())
+    pool = torch.cat(parts, dim=1)  # (draws, K, D)
+    log_r = change(pool)
+    weight = change.weights(pool)
+    ess = float(torch.tensor([metrics.ess(log_r[:, k]) for k in range(len(x))]).median())
+    log_z = torch.logsumexp(log_r, 0) - torch.log(torch.tensor(float(draws)))
+    index = torch.arange(len(x)).repeat_interleave(draws)
+    return Pool(
+        pool.transpose(0, 1).reshape(-1, pool.shape[-1]),
+        x,
+        index,
+        weight.T.reshape(-1).nan_to_num(nan=0.0),
+        log_z.nan_to_num(nan=0.0, neginf=0.0, posinf=0.0),
+        pool.var(0),
+        draws,
+        ess,
+    )
+
+
+def joint_pool(
+    posterior: Posterior,
+    change: PriorChange,
+    observations: int,
+    draws: int,
+    sampler: Sampler,
+    generator: Generator,
+    observed: Tensor | None = None,
+) -> Pool:
+    """The paper's training set: all stored pairs, and base draws at some stored observations, with joint weights."""
+    theta, x = stored(posterior, observed)
+    hidden = torch.tensor([], dtype=torch.long) if observed is None else (~observed).nonzero()[:, 0]
+    full = posterior.scales.x.forward(posterior.simulations.x)  # pyright: ignore[reportOptionalMemberAccess]
+    theta = torch.cat([theta, full[:, hidden]], dim=1)
+    chosen = torch.randperm(len(x), generator=generator)[:observations]
+    with torch.no_grad():
+        denoiser = posterior.base.condition(x[chosen].to(posterior.device), predict=observed is not None)
+    more = chunked(denoiser, draws, sampler, generator).cpu()
+    every = torch.cat([theta, more.transpose(0, 1).reshape(-1, theta.shape[1])])
+    log_r = change(every)
+    index = torch.cat([torch.arange(len(x)), chosen.repeat_interleave(draws)])
+    # Random order of the observations, so that the held-out ones are a fair sample.
+    place = torch.randperm(len(x), generator=generator)
+    weight = torch.softmax(log_r, 0) * len(log_r)
+    variance = torch.ones(len(x), theta.shape[1])
+    x = x[torch.argsort(place)]
+    return Pool(every, x, place[index], weight, torch.zeros(len(x)), variance, 0, metrics.ess(log_r))

@@ -1,0 +1,201 @@
+"""Training a learned guidance on a pool of weighted base samples.
+
+Noise is added afresh: each of `NOISY_COPIES` copies of the pool gets its own noise levels and its denoised means
+(needed by the anchor, and by weighted score matching), computed once; minibatches are drawn from them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Generator, Tensor, nn
+
+from reprior.change import PriorChange
+from reprior.diffusion.schedule import VP
+from reprior.diffusion.training import FitResult, fit
+from reprior.guidance.anchor import anchor_value
+from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
+from reprior.guidance.quadratic import find_quadratic
+from reprior.posterior import ROWS, Posterior
+from reprior.ratio.losses import loss_of
+from reprior.ratio.pool import Pool, joint_pool, posterior_pool
+
+__all__ = ["Rows", "learn_ratio", "make_pool", "noisy_rows"]
+
+NOISY_COPIES = 4
+LOG_MEAN, LOG_STD = -0.7, 1.5  # of log s, with time="log"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Noisy rows of a pool.
+
+    Attributes:
+        z: noisy parameters, with shape (n, D).
+        s: noise levels, with shape (n, 1).
+        mean: the base's denoised means there, with shape (n, D); zeros if they were not asked for.
+        row: the row of the pool, with shape (n,).
+    """
+
+    z: Tensor
+    s: Tensor
+    mean: Tensor
+    row: Tensor
+
+
+def make_pool(
+    posterior: Posterior, change: PriorChange, settings: RatioSettings, seed: int, observed: Tensor | None
+) -> Pool:
+    """The training set that the settings ask for."""
+    make = joint_pool if settings.weights == "joint" else posterior_pool
+    generator = torch.Generator().manual_seed(seed)
+    return make(
+        posterior, change, settings.observations, settings.draws, settings.sampler, generator, observed
+    )
+
+
+def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generator) -> Tensor:
+    """Noise levels for n rows, with shape (n, 1)."""
+    if time == "vp":
+        vp = VP()
+        t = vp.t_min + torch.rand(n, 1, generator=generator, dtype=torch.float64) * (vp.t_max - vp.t_min)
+        return vp.s(t).float()
+    return (LOG_MEAN + LOG_STD * torch.randn(n, 1, generator=generator)).exp().clamp(s_min, s_max)
+
+
+@torch.no_grad()
+def noisy_rows(posterior: Posterior, pool: Pool, time: str, means: bool, generator: Generator) -> Rows:
+    """One noisy copy of every row of a pool."""
+    s = draw_noise(len(pool.theta), time, posterior.base.s_min, posterior.base.s_max, generator)
+    z = pool.theta + s * torch.randn(pool.theta.shape, generator=generator)
+    row = torch.arange(len(z))
+    mean = torch.zeros_like(z)
+    if means:
+        mean = _means(posterior, pool, z, s)
+    return Rows(z, s, mean, row)
+
+
+def _means(posterior: Posterior, pool: Pool, z: Tensor, s: Tensor) -> Tensor:
+    predict, device = z.shape[1] > posterior.dim, posterior.device
+    out = torch.empty_like(z)
+    if pool.draws:  # the same number of draws at each observation: encode each observation once
+        block = max(1, ROWS // pool.draws)
+        for i in range(0, len(pool.x), block):
+            x = pool.x[i : i + block]
+            rows = slice(i * pool.draws, (i + len(x)) * pool.draws)
+            shape = (len(x), pool.draws, -1)
+            z_k, s_k = (v[rows].reshape(shape).transpose(0, 1).to(device) for v in (z, s))
+            mean = posterior.base.condition(x.to(device), predict).mean(z_k, s_k)
+            out[rows] = mean.transpose(0, 1).reshape(-1, z.shape[1]).cpu()
+        return out
+    for part in torch.arange(len(z)).split(ROWS):
+        denoiser = posterior.base.condition(pool.x[pool.index[part]].to(device), predict)
+        out[part] = denoiser.mean(z[part].to(device), s[part].to(device)).cpu()
+    return out
+
+
+def join(copies: list[Rows]) -> Rows:
+    """Several noisy copies as one set of rows."""
+    return Rows(*(torch.cat([getattr(c, name) for c in copies]) for name in ("z", "s", "mean", "row")))
+
+
+def learn_ratio(
+    posterior: Posterior,
+    change: PriorChange,
+    estimator: str,
+    settings: RatioSettings,
+    seed: int,
+    progress: bool = True,
+    observed: Tensor | None = None,
+    pool: Pool | None = None,
+) -> DensityRatioGuidance:
+    """Learns a(theta_t, x, t) = log q(theta_t, x)/p(theta_t, x) and gives the guidance.
+
+    Arguments:
+        posterior: the base posterior, with its simulations.
+        change: the change of prior.
+        estimator: nre, kliep, pearson, reverse_kl or hellinger.
+        settings: the settings.
+        seed: the same seed gives the same guidance on the same machine.
+        progress: show the progress bar.
+        observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
+        pool: a training set made before with the same settings.
+    """
+    pool = make_pool(posterior, change, settings, seed, observed) if pool is None else pool
+    generator = torch.Generator().manual_seed(seed + 1)
+    wants_anchor = settings.anchor != "off" and change.differentiable
+    copies = NOISY_COPIES if settings.weights == "posterior" else 1
+    rows = join([noisy_rows(posterior, pool, settings.time, wants_anchor, generator) for _ in range(copies)])
+    anchor = torch.zeros(len(rows.z))
+    if wants_anchor:
+        quadratic = find_quadratic(change)
+        where = pool.index[rows.row]
+        with torch.no_grad():
+            for part in torch.arange(len(rows.z)).split(ROWS):
+                k = where[part]
+                value = anchor_value(change, quadratic, rows.mean[part], rows.s[part], pool.variance[k])
+                anchor[part] = (value - pool.log_z[k]).clamp(-30, 30).nan_to_num(nan=0.0)
+    options = {"on": (True,), "off": (False,), "choose": (True, False)}[settings.anchor]
+    if not wants_anchor:
+        options = (False,)
+    fitted = [
+        _fit_one(posterior, pool, rows, anchor, estimator, settings, seed, on, progress) for on in options
+    ]
+    model, result = min(fitted, key=lambda pair: pair[1].best_loss)
+    notes = {
+        "training_ess": pool.ess,
+        "anchored": model.anchored,
+        "held_out": {("anchor" if m.anchored else "plain"): r.best_loss for m, r in fitted},
+        "seconds": sum(r.seconds for _, r in fitted),
+    }
+    return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes)
+
+
+def _fit_one(
+    posterior: Posterior,
+    pool: Pool,
+    rows: Rows,
+    anchor: Tensor,
+    estimator: str,
+    settings: RatioSettings,
+    seed: int,
+    anchored: bool,
+    progress: bool,
+) -> tuple[RatioModel, FitResult]:
+    device = posterior.device
+    with torch.no_grad():
+        blocks = pool.x.split(ROWS)
+        features = torch.cat([posterior.base.features(block.to(device)) for block in blocks])
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = RatioModel(pool.theta.shape[1], features.shape[1], settings.network, anchored).to(device)
+    held_rows, kept_rows = pool.split(settings.training.validation)
+    is_held = torch.zeros(len(pool.theta), dtype=torch.bool)
+    is_held[held_rows] = True
+    held = is_held[rows.row].nonzero()[:, 0]
+    kept = (~is_held[rows.row]).nonzero()[:, 0]
+    score = loss_of(estimator)
+    weight = pool.weight.clamp(max=float(pool.weight.mean()) * 1e6)
+
+    def value(module: nn.Module, some: Tensor) -> Tensor:
+        row = rows.row[some]
+        code = module.network.encode(features[pool.index[row].to(device)])  # pyright: ignore
+        a = module(rows.z[some].to(device), rows.s[some].to(device), code, anchor[some].to(device))
+        return score(a, weight[row].to(device))
+
+    def validate(module: nn.Module) -> float:
+        parts = [value(module, part) for part in held.split(20_000)]
+        return float(torch.stack(parts).mean())
+
+    result = fit(
+        model,
+        lambda module, i, _: value(module, kept[i]),
+        validate,
+        len(kept),
+        settings.training,
+        seed,
+        label=f"{estimator} ratio" + (" with anchor" if anchored else ""),
+        progress=progress,
+    )
+    return model.requires_grad_(False), result

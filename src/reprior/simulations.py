@@ -1,0 +1,329 @@
+"""Simulations: parameters theta, data x and the prior p they were drawn from, kept together.
+
+`Simulations.create` checks what a simulator produced. Rows with NaN or infinity are dropped and counted;
+above a limit they are refused, because what is left no longer follows the prior: it follows p(theta | the
+simulator succeeds). NaN in x can instead mean "not observed" (`missing="keep"`).
+
+`Standardizer` maps values to unit scale, u = (v - shift) / scale, one shift and scale per column. Plain: mean
+and standard deviation. Robust: median and half the central 68.3 % range, which equal them for a Gaussian and
+ignore tails. A robust scale leaves outliers far out (thousands of units in series that explode), so they can
+be compressed:
+
+    u -> sign(u) (c + log(1 + |u| - c))   for |u| > c = 5,
+
+which is invertible and has a continuous derivative.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import files, priors
+from reprior.errors import InputError
+
+__all__ = ["Simulations", "Standardizer"]
+
+_KIND = "simulations"
+_THRESHOLD = 5.0  # c: beyond this many units, values are compressed
+_QUANTILES = (0.158655, 0.841345)  # -1 and +1 standard deviations of a Gaussian
+
+
+@dataclass(frozen=True, eq=False)
+class Simulations:
+    """Pairs (theta, x) and their prior. Use `Simulations.create` to check raw arrays.
+
+    Arguments:
+        theta: Parameters, with shape (n, d).
+        x: Data, with shape (n, m); NaN means a missing value.
+        prior: The prior p that theta was drawn from, or None where it is unknown.
+        parameters: The d names of the parameters.
+        dropped: Number of rows that were dropped for NaN or infinity.
+    """
+
+    theta: Tensor
+    x: Tensor
+    prior: Any
+    parameters: tuple[str, ...]
+    dropped: int = 0
+
+    def __post_init__(self) -> None:
+        _check_shapes(self.theta, self.x)
+        if len(self.parameters) != self.theta.shape[1]:
+            raise InputError(
+                f"parameters is {list(self.parameters)}: theta has {self.theta.shape[1]} columns, "
+                "and each needs one name."
+            )
+        if len(set(self.parameters)) != len(self.parameters):
+            raise InputError(f"parameters is {list(self.parameters)}: names must differ.")
+
+    @classmethod
+    def create(
+        cls,
+        theta: Any,
+        x: Any,
+        prior: Any = None,
+        parameters: Sequence[str] | None = None,
+        max_bad_fraction: float = 0.1,
+        missing: str = "drop",
+    ) -> Simulations:
+        """Checks raw simulations, drops unusable rows (with a warning) and keeps the rest in float32.
+
+        Arguments:
+            theta: Parameters, with shape (n, d): tensor, array or nested list.
+            x: Data, with shape (n, m), likewise.
+            prior: The prior p, as `reprior.priors.as_prior` takes it, or None.
+            parameters: Names of the d parameters; None names them theta_1, ..., theta_d.
+            max_bad_fraction: Share of unusable rows above which the simulations are refused, in [0, 1).
+            missing: What NaN in x means. "drop": a failed simulation. "keep": a value that was not observed;
+                then only rows with infinity, with nothing observed, or with unusable theta are dropped.
+        """
+        if missing not in ("drop", "keep"):
+            raise InputError(f'missing is {missing!r}: it must be "drop" or "keep".')
+        if not 0 <= max_bad_fraction < 1:
+            raise InputError(f"max_bad_fraction is {max_bad_fraction}: it must lie in [0, 1).")
+        theta = torch.as_tensor(theta).detach().to(torch.float32)
+        x = torch.as_tensor(x).detach().to(theta.device, torch.float32)
+        _check_shapes(theta, x)
+        if prior is not None:
+            prior = priors.as_prior(prior)
+            if priors.dim_of(prior) != theta.shape[1]:
+                raise InputError(
+                    f"prior has dimension {priors.dim_of(prior)}: theta has {theta.shape[1]} columns."
+                )
+
+        good = theta.isfinite().all(dim=1)
+        if missing == "keep":
+            good &= ~x.isinf().any(dim=1) & ~x.isnan().all(dim=1)
+        else:
+            good &= x.isfinite().all(dim=1)
+        dropped = int((~good).sum())
+        _report_dropped(dropped, len(theta), max_bad_fraction)
+        names = tuple(parameters) if parameters is not None else _default_names(theta.shape[1])
+        simulations = cls(theta[good], x[good], prior, names, dropped)
+        _check_prior(simulations)
+        return simulations
+
+    def __len__(self) -> int:
+        return len(self.theta)
+
+    @property
+    def has_missing(self) -> bool:
+        """Whether x holds missing values (NaN)."""
+        return bool(self.x.isnan().any())
+
+    def subset(self, index: Tensor) -> Simulations:
+        """The simulations of some rows.
+
+        Arguments:
+            index: Row numbers, with shape (k,), or a mask, with shape (n,).
+        """
+        return replace(self, theta=self.theta[index], x=self.x[index])
+
+    def split(self, fraction: float, seed: int = 0) -> tuple[Simulations, Simulations]:
+        """Splits the rows at random into two parts without overlap.
+
+        Arguments:
+            fraction: Share of rows in the first part, in (0, 1).
+            seed: Seed of the split.
+        """
+        n = len(self)
+        first = round(fraction * n)
+        if not 0 < fraction < 1 or not 0 < first < n:
+            raise InputError(f"fraction is {fraction}: it must leave at least one of {n} rows on each side.")
+        order = torch.randperm(n, generator=torch.Generator().manual_seed(seed)).to(self.theta.device)
+        return self.subset(order[:first]), self.subset(order[first:])
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the simulations to one file and returns its path.
+
+        A prior of a user's own class cannot be written as plain data: a warning says so, and `load` takes it.
+
+        Arguments:
+            path: Where to write; `.safetensors` is appended when it has no suffix.
+        """
+        prior = priors.to_dict(self.prior)
+        if prior is None and self.prior is not None:
+            warnings.warn(
+                f"the prior ({type(self.prior).__name__}) cannot be written as plain data and is not in the "
+                "file: pass it to Simulations.load(path, prior=...)",
+                stacklevel=2,
+            )
+        meta = {"prior": prior, "parameters": list(self.parameters), "dropped": self.dropped}
+        return files.write(path, _KIND, {"theta": self.theta, "x": self.x}, meta)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], prior: Any = None) -> Simulations:
+        """Reads the simulations that `save` wrote.
+
+        Arguments:
+            path: The file.
+            prior: The prior, needed where the file could not hold it; otherwise it replaces the file's.
+        """
+        file = files.read(path, _KIND)
+        prior = priors.from_dict(file.meta["prior"]) if prior is None else priors.as_prior(prior)
+        return cls(
+            theta=file.tensors["theta"],
+            x=file.tensors["x"],
+            prior=prior,
+            parameters=tuple(file.meta["parameters"]),
+            dropped=file.meta["dropped"],
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Standardizer:
+    """An invertible map of each column to unit scale; NaN stays NaN.
+
+    Arguments:
+        shift: What is subtracted, with shape (k,).
+        scale: What it is then divided by, positive, with shape (k,).
+        compress: Whether values further than 5 units out are compressed.
+    """
+
+    shift: Tensor
+    scale: Tensor
+    compress: bool = False
+
+    def __post_init__(self) -> None:
+        if self.shift.ndim != 1 or self.shift.shape != self.scale.shape:
+            raise InputError(
+                f"shift has shape {tuple(self.shift.shape)} and scale {tuple(self.scale.shape)}: "
+                "both must be (k,)."
+            )
+        if not bool(self.shift.isfinite().all()):
+            raise InputError(f"shift is {self.shift.tolist()}: it must be finite.")
+        if not bool((self.scale.isfinite() & (self.scale > 0)).all()):
+            raise InputError(f"scale is {self.scale.tolist()}: it must be positive and finite.")
+
+    @classmethod
+    def fit(cls, values: Tensor, robust: bool = False, compress: bool = False) -> Standardizer:
+        """The standardizer of a set of values; NaN is left out, and constant columns get scale 1.
+
+        Arguments:
+            values: Values, with shape (n, k).
+            robust: Median and central 68.3 % range instead of mean and standard deviation.
+            compress: Whether to compress values further than 5 units out.
+        """
+        if values.ndim != 2 or values.numel() == 0:
+            raise InputError(f"values has shape {tuple(values.shape)}: it must be (n, k), neither 0.")
+        if bool(values.isinf().any()):
+            raise InputError("values hold infinity: drop those rows first.")
+        wide = values.detach().cpu().double()
+        shift = wide.nanmean(dim=0).nan_to_num()  # 0 for a column of NaN only
+        scale = (wide - shift).square().nanmean(dim=0).sqrt().nan_to_num()
+        if robust:
+            low, middle, high = _quantiles(wide, (_QUANTILES[0], 0.5, _QUANTILES[1]))
+            spread = (high - low) / 2
+            # A column that is mostly one value has no central range: keep its standard deviation.
+            scale = torch.where(spread > 0, spread, scale)
+            shift = middle
+        # Below the resolution of float32 at this magnitude there is no variation, only rounding.
+        resolution = torch.finfo(torch.float32).eps * shift.abs()
+        scale = torch.where(scale > resolution, scale, torch.ones_like(scale))
+        return cls(shift.to(values), scale.to(values), compress)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Raw values to standard ones.
+
+        Arguments:
+            values: Values, with shape (*, k).
+        """
+        u = (values - self.shift) / self.scale
+        if not self.compress:
+            return u
+        excess = (u.abs() - _THRESHOLD).clamp(min=0)
+        return u.clamp(-_THRESHOLD, _THRESHOLD) + u.sign() * excess.log1p()
+
+    def inverse(self, values: Tensor) -> Tensor:
+        """Standard values back to raw ones.
+
+        Arguments:
+            values: Standard values, with shape (*, k).
+        """
+        u = values
+        if self.compress:
+            excess = (u.abs() - _THRESHOLD).clamp(min=0)
+            u = u.clamp(-_THRESHOLD, _THRESHOLD) + u.sign() * excess.expm1()
+        return self.shift + self.scale * u
+
+    def to(self, device: torch.device | str) -> Standardizer:
+        """The same map on another device.
+
+        Arguments:
+            device: Where its tensors go.
+        """
+        return replace(self, shift=self.shift.to(device), scale=self.scale.to(device))
+
+
+def _quantiles(values: Tensor, levels: Sequence[float]) -> list[Tensor]:
+    """Quantiles of each column, linear between neighbours, NaN left out (0 for a column of NaN only).
+
+    By sorting: torch.nanquantile refuses more than 16 million values.
+    """
+    ordered = values.sort(dim=0).values  # NaN goes last
+    last = ((~values.isnan()).sum(dim=0) - 1).clamp(min=0)
+    result = []
+    for level in levels:
+        position = level * last.double()
+        below = position.floor().long()
+        above = torch.minimum(below + 1, last)
+        low, high = ordered.gather(0, torch.stack([below, above]))
+        result.append(torch.lerp(low, high, position - below).nan_to_num())
+    return result
+
+
+def _default_names(d: int) -> tuple[str, ...]:
+    return tuple(f"theta_{i + 1}" for i in range(d))
+
+
+def _check_shapes(theta: Tensor, x: Tensor) -> None:
+    for name, value in (("theta", theta), ("x", x)):
+        if value.ndim == 2 and value.shape[1] > 0:
+            continue
+        hint = ""
+        if value.ndim == 1:
+            hint = f" For one column, pass {name}[:, None]."
+        elif value.ndim > 2:
+            hint = f" Flatten each row: {name}.reshape(len({name}), -1)."
+        raise InputError(f"{name} has shape {tuple(value.shape)}: it must be (n, columns).{hint}")
+    if len(theta) != len(x):
+        raise InputError(f"theta has {len(theta)} rows and x has {len(x)}: they must be pairs.")
+    if len(theta) == 0:
+        raise InputError("theta and x have no rows: at least one simulation is needed.")
+
+
+def _report_dropped(dropped: int, n: int, limit: float) -> None:
+    if dropped == 0:
+        return
+    share = dropped / n
+    if share > limit:
+        raise InputError(
+            f"{dropped} of {n} simulations ({share:.1%}) hold NaN or infinity; max_bad_fraction allows "
+            f"{limit:.1%}. Mend the simulator, raise max_bad_fraction, or pass missing="
+            '"keep" if NaN means "not observed".'
+        )
+    warnings.warn(
+        f"dropped {dropped} of {n} simulations ({share:.1%}) with NaN or infinity: the rest follow the prior "
+        "given that the simulator succeeds",
+        stacklevel=3,
+    )
+
+
+def _check_prior(simulations: Simulations) -> None:
+    """Refuses a prior that cannot have produced theta; a few rows at the edge may be rounding."""
+    if simulations.prior is None:
+        return
+    outside = float((priors.log_prob(simulations.prior, simulations.theta) == -torch.inf).float().mean())
+    if outside > 0.01:
+        raise InputError(
+            f"{outside:.1%} of theta have zero density under the prior: "
+            "pass the prior that theta was drawn from."
+        )

@@ -1,0 +1,125 @@
+"""Training a base posterior from simulations."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from reprior import priors
+from reprior.diffusion.training import FitResult, Training, fit
+from reprior.errors import InputError
+from reprior.networks.build import build, default_settings
+from reprior.networks.mlp import MLPSettings
+from reprior.networks.simformer import SimformerSettings
+from reprior.posterior import Posterior, Scales
+from reprior.simulations import Simulations, Standardizer
+
+__all__ = ["fingerprint_of", "train"]
+
+VALIDATION_REPEATS = 4  # noise draws per held-out row
+
+
+def train(
+    theta: Tensor,
+    x: Tensor,
+    prior: Any,
+    network: str = "mlp",
+    settings: MLPSettings | SimformerSettings | None = None,
+    training: Training | None = None,
+    seed: int = 0,
+    parameters: tuple[str, ...] | None = None,
+    embedding: nn.Module | None = None,
+    device: str = "cpu",
+    checkpoint: str | Path | None = None,
+    progress: bool = True,
+    return_fit: bool = False,
+) -> Any:
+    """Trains an amortized posterior p(theta | x).
+
+    Arguments:
+        theta: parameters drawn from the prior, with shape (n, d).
+        x: their simulations, with shape (n, m); rows with NaN or inf are dropped and reported (for a Simformer, NaN
+            means missing and is kept).
+        prior: the prior p that theta was drawn from.
+        network: "mlp" or "simformer".
+        settings: the network's settings; its defaults if not given.
+        training: the training settings; the network's defaults if not given.
+        seed: the same seed gives the same posterior on the same machine.
+        parameters: the names of the parameters.
+        embedding: your own embedding module for x, (n, m) -> (n, e), with the MLP.
+        device: where to train.
+        checkpoint: a file to save the run to; a killed run goes on from it to the same posterior.
+        progress: show the progress bar with the held-out loss and the time left.
+        return_fit: also return the `FitResult`.
+
+    Returns: the posterior, or (posterior, fit result).
+    """
+    prior = priors.as_prior(prior)
+    chosen = default_settings(network) if settings is None else settings
+    missing = "keep" if isinstance(chosen, SimformerSettings) else "drop"
+    simulations = Simulations.create(theta, x, prior=prior, parameters=parameters, missing=missing)
+    dim = simulations.theta.shape[1]
+    if priors.dim_of(prior) != dim:
+        raise InputError(f"the prior has {priors.dim_of(prior)} parameters but theta has {dim}")
+    scales = Scales(
+        Standardizer.fit(simulations.theta, robust=False),
+        Standardizer.fit(simulations.x, robust=True, compress=True),
+    )
+    run = training or Training()
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        base = build(dim, simulations.x.shape[1], chosen, embedding).to(device)
+    held_out, kept = split_rows(len(simulations), run.validation, seed)
+    theta_s, x_s = (
+        scales.theta.forward(simulations.theta).to(device),
+        scales.x.forward(simulations.x).to(device),
+    )
+    theta_v, x_v = theta_s[held_out], x_s[held_out]
+    theta_t, x_t = theta_s[kept], x_s[kept]
+
+    def loss(module: nn.Module, rows: Tensor, generator: torch.Generator) -> Tensor:
+        rows = rows.to(theta_t.device)
+        return module.loss(theta_t[rows], x_t[rows], generator).mean()  # pyright: ignore[reportCallIssue]
+
+    def validate(module: nn.Module) -> float:
+        generator = torch.Generator().manual_seed(seed + 1)
+        draws = [module.loss(theta_v, x_v, generator).mean() for _ in range(VALIDATION_REPEATS)]  # pyright: ignore[reportCallIssue]
+        return float(torch.stack(draws).mean())
+
+    result: FitResult = fit(
+        base,
+        loss,
+        validate,
+        len(theta_t),
+        run,
+        seed,
+        label=f"train {base.config()['network']}",
+        progress=progress,
+        checkpoint=checkpoint,
+        fingerprint={"base": base.config(), "data": fingerprint_of(simulations.theta, simulations.x)},
+    )
+    names = parameters or simulations.parameters
+    posterior = Posterior(base.requires_grad_(False).eval(), scales, prior, simulations, tuple(names))
+    return (posterior, result) if return_fit else posterior
+
+
+def split_rows(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Held-out and kept row indices."""
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
+    cut = max(1, round(fraction * n))
+    if n - cut < 1:
+        raise InputError(f"{n} simulations are too few to hold out {fraction:.0%} for validation")
+    return order[:cut], order[cut:]
+
+
+def fingerprint_of(*tensors: Tensor) -> str:
+    """A short hash of tensors, to tell one data set from another."""
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(str(tuple(tensor.shape)).encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
