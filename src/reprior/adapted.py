@@ -244,7 +244,7 @@ class AdaptedPosterior:
         return self.change.log_r(self.posterior.sample((draws,), x, seed=seed))
 
     def log_prob(
-        self, theta: Tensor, x: Tensor, steps: int = 64, draws: int = 10_000, seed: int = 0
+        self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0
     ) -> Tensor:
         """log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x); -inf outside the support.
 

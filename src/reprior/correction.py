@@ -16,7 +16,7 @@ from reprior.errors import InputError
 
 __all__ = ["importance_correction"]
 
-STEPS = 48
+STEPS = 24
 
 
 def importance_correction(adapted: Any, theta: Tensor, x: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ class Posterior:
         full[:, torch.isnan(x)] = both[:, self.dim :]
         return both[:, : self.dim], self.scales.x.inverse(full)
 
-    def log_prob(self, theta: Tensor, x: Tensor, steps: int = 64) -> Tensor:
+    def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32) -> Tensor:
         """log p(theta | x), through the probability-flow ODE; -inf outside the prior's support.
 
         Arguments:
@@ -177,7 +177,7 @@ class Posterior:
         x = check_x(x, self.x_dim, single=True)
         return self.density(self.condition(x), theta, steps)
 
-    def density(self, denoiser: Denoiser, theta: Tensor, steps: int = 64) -> Tensor:
+    def density(self, denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
         """The log-density, in the user's units, of a denoiser with one bound observation."""
         flat = theta.reshape(-1, theta.shape[-1])
         if flat.shape[-1] != self.dim:

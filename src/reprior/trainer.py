@@ -78,6 +78,7 @@ def train(
         scales.theta.forward(simulations.theta).to(device),
         scales.x.forward(simulations.x).to(device),
     )
+    base.prepare(theta_s[kept], x_s[kept])
     theta_v, x_v = theta_s[held_out], x_s[held_out]
     theta_t, x_t = theta_s[kept], x_s[kept]
 

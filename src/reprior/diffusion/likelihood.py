@@ -20,13 +20,13 @@ from reprior.diffusion.denoiser import Denoiser
 __all__ = ["log_density"]
 
 
-def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 64) -> Tensor:
+def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
     """log p(theta | x) in standardised units.
 
     Arguments:
         denoiser: the (guided) denoiser, with K bound observations.
         theta: standardised parameters, with shape (n, K, D).
-        steps: Heun steps in log s; each costs two evaluations and 2 D backward passes.
+        steps: Runge-Kutta steps in log s; each costs four evaluations and 4 D backward passes.
 
     Returns: the log-density, with shape (n, K).
     """
@@ -34,13 +34,15 @@ def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 64) -> Tensor:
     grid = torch.linspace(low, high, steps + 1, dtype=torch.float64)
     z = theta
     change = torch.zeros(theta.shape[:-1], dtype=torch.float64, device=theta.device)
-    speed, trace = _flow(denoiser, z, grid[0])
-    for i in range(steps):
-        h = float(grid[i + 1] - grid[i])
-        ahead, ahead_trace = _flow(denoiser, z + h * speed, grid[i + 1])
-        z = z + h * (speed + ahead) / 2
-        change = change + h * (trace + ahead_trace) / 2
-        speed, trace = _flow(denoiser, z, grid[i + 1])
+    trace = change
+    for i in range(steps):  # fourth-order Runge-Kutta
+        h, middle = float(grid[i + 1] - grid[i]), (grid[i] + grid[i + 1]) / 2
+        v1, trace_1 = _flow(denoiser, z, grid[i])
+        v2, trace_2 = _flow(denoiser, z + h / 2 * v1, middle)
+        v3, trace_3 = _flow(denoiser, z + h / 2 * v2, middle)
+        v4, trace = _flow(denoiser, z + h * v3, grid[i + 1])
+        z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
+        change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace)
     s = denoiser.s_max
     with torch.no_grad():
         zero = torch.zeros_like(theta[:1])

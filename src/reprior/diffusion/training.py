@@ -46,9 +46,9 @@ class Training:
         checkpoint_seconds: seconds between checkpoints, where a checkpoint file is given.
     """
 
-    steps: int = 10_000
-    batch: int = 1024
-    learning_rate: float = 1e-3
+    steps: int = 16_000
+    batch: int = 512
+    learning_rate: float = 2e-3
     final_learning_rate: float = 1e-6
     schedule: Literal["cosine", "linear", "half_linear", "constant"] = "cosine"
     weight_decay: float = 0.0
@@ -56,7 +56,7 @@ class Training:
     clip: float = 5.0
     validation: float = 0.05
     evaluate_every: int = 500
-    patience: int = 10
+    patience: int = 12
     checkpoint_seconds: float = 60.0
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ def fit(
     average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(settings.ema), use_buffers=True)
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
     )
     run = _Run(
         module, average, optimiser, generator, {**asdict(settings), **(fingerprint or {}), "seed": seed}

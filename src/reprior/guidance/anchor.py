@@ -2,12 +2,12 @@
 
 a*(z, s) = log E[r(theta_0) | z, x]. Where r varies little over that distribution, a* = log r(mu), with mu the denoised
 mean: exact as s -> 0. Where log r = -theta' L theta / 2 + h' theta is quadratic and theta_0 | z is N(mu, V), with
-V^-1 = diag(1/v + 1/s^2) and v the posterior variance, the expectation is closed:
+V^-1 = C^-1 + I/s^2 and C the posterior covariance, the expectation is closed:
 
     a = log r(mu) + 1/2 (h - L mu)' (V^-1 + L)^-1 (h - L mu) + (a term in s alone)
 
-which is exact for Gaussian posteriors at every noise. Both fail where the posterior has several modes at high noise;
-`c2`, about min(s^2, v) |L|, says how far to trust the first.
+which is exact for Gaussian posteriors at every noise. Both fail where the posterior has several modes at high noise; the
+first is good while min(s^2, C) |Hessian of log r| is small.
 """
 
 from __future__ import annotations
@@ -21,19 +21,31 @@ from reprior.diffusion.sampler import Sampler
 from reprior.guidance.guidance import GradientGuided, Guidance, chunked
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 
-__all__ = ["AnchorGuidance", "anchor_value", "posterior_variance"]
+__all__ = ["AnchorGuidance", "anchor_value", "posterior_draws", "precision_of"]
 
-VARIANCE_DRAWS = 200
-VARIANCE_SAMPLER = Sampler(steps=16)
+SOME_DRAWS = 200
+SOME_SAMPLER = Sampler(steps=16)
 
 
-def posterior_variance(denoiser: Denoiser, generator: Generator) -> Tensor:
-    """The variance of base draws at each bound observation, with shape (K, D)."""
-    return chunked(denoiser, VARIANCE_DRAWS, VARIANCE_SAMPLER, generator).var(0)
+def posterior_draws(denoiser: Denoiser, generator: Generator) -> Tensor:
+    """A few base draws at each bound observation, with shape (n, K, D), to learn the posterior's width from."""
+    return chunked(denoiser, SOME_DRAWS, SOME_SAMPLER, generator)
+
+
+def precision_of(draws: Tensor, d: int) -> Tensor:
+    """The inverse covariance of the first d entries of draws with shape (n, K, D); shape (K, d, d)."""
+    theta = draws[..., :d].transpose(0, 1).double()
+    gap = theta - theta.mean(1, keepdim=True)
+    cov = gap.transpose(1, 2) @ gap / (theta.shape[1] - 1)
+    # A few draws do not settle small correlations: shrink them, the more the more parameters there are.
+    keep = 1 - d / theta.shape[1]
+    cov = keep * cov + (1 - keep) * torch.diag_embed(cov.diagonal(dim1=1, dim2=2))
+    cov = cov + torch.diag_embed(1e-8 + 1e-6 * cov.diagonal(dim1=1, dim2=2))
+    return torch.linalg.inv(cov).to(draws.dtype)
 
 
 def anchor_value(
-    change: PriorChange, quadratic: Quadratic, mean: Tensor, s: Tensor, variance: Tensor, power: float = 1.0
+    change: PriorChange, quadratic: Quadratic, mean: Tensor, s: Tensor, precision: Tensor, power: float = 1.0
 ) -> Tensor:
     """a(z, s) from the denoised mean, with shape (*, K).
 
@@ -42,7 +54,7 @@ def anchor_value(
         quadratic: its quadratic part; used if it is exact.
         mean: the denoised mean at z, with shape (*, K, D).
         s: the noise level, broadcasting to (*, K, 1).
-        variance: the posterior variance v, with shape (K, D).
+        precision: the inverse posterior covariance C^-1, with shape (K, d, d).
         power: anchor for r^power.
     """
     if not quadratic.exact:
@@ -51,10 +63,11 @@ def anchor_value(
     L, h = power * quadratic.L.to(mean), power * quadratic.h.to(mean)
     theta = mean[..., :d]
     slope = h - theta @ L
-    precision = torch.diag_embed(1 / variance[..., :d].clamp(min=1e-8) + 1 / s**2) + L
+    eye = torch.eye(d, dtype=mean.dtype, device=mean.device)
+    level = s if s.ndim == 0 else s.unsqueeze(-1)
+    total = precision + eye / level**2 + L
     # Where q is wider than p, V^-1 + L may not be positive: then r has no expectation there; keep log r(mu).
-    factor, failed = torch.linalg.cholesky_ex(precision)
-    eye = torch.eye(d, dtype=factor.dtype, device=factor.device)
+    factor, failed = torch.linalg.cholesky_ex(total)
     factor = torch.where((failed > 0)[..., None, None], eye, factor)
     solved = torch.cholesky_solve(slope.unsqueeze(-1), factor)[..., 0]
     gain = 0.5 * (slope * solved).sum(-1)
@@ -66,13 +79,13 @@ class AnchorGuided(GradientGuided):
     """The base guided by the anchor of r^power."""
 
     def __init__(
-        self, inner: Denoiser, change: PriorChange, quadratic: Quadratic, variance: Tensor, power: float = 1.0
+        self, inner: Denoiser, change: PriorChange, quadratic: Quadratic, precision: Tensor, power: float = 1.0
     ):
         super().__init__(inner)
-        self.change, self.quadratic, self.variance, self.power = change, quadratic, variance, power
+        self.change, self.quadratic, self.precision, self.power = change, quadratic, precision, power
 
     def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
-        return anchor_value(self.change, self.quadratic, mean, s, self.variance, self.power)
+        return anchor_value(self.change, self.quadratic, mean, s, self.precision, self.power)
 
 
 class AnchorGuidance(Guidance):
@@ -90,5 +103,5 @@ class AnchorGuidance(Guidance):
         self.quadratic = find_quadratic(change)
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
-        variance = posterior_variance(denoiser, generator)
-        return AnchorGuided(denoiser, self.change, self.quadratic, variance, self.power)
+        precision = precision_of(posterior_draws(denoiser, generator), len(self.quadratic.h))
+        return AnchorGuided(denoiser, self.change, self.quadratic, precision, self.power)

@@ -23,7 +23,7 @@ from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import FitResult, Training
 from reprior.errors import InputError
-from reprior.guidance.anchor import anchor_value, posterior_variance
+from reprior.guidance.anchor import anchor_value, posterior_draws, precision_of
 from reprior.guidance.guidance import GradientGuided, Guidance
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
@@ -162,12 +162,12 @@ class DensityRatioGuidance(Guidance):
         self.quadratic = find_quadratic(change)
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
-        variance = denoiser.x.new_ones(denoiser.observations, denoiser.dim)
+        precision = denoiser.x.new_zeros(())
         if self.model.anchored and self.quadratic.exact:
-            variance = posterior_variance(denoiser, generator)
+            precision = precision_of(posterior_draws(denoiser, generator), len(self.quadratic.h))
         with torch.no_grad():
             code = self.model.network.encode(self.posterior.base.features(denoiser.x))
-        return _RatioGuided(denoiser, self.model, code, self.change, self.quadratic, variance)
+        return _RatioGuided(denoiser, self.model, code, self.change, self.quadratic, precision)
 
     def config(self) -> dict[str, Any]:
         network = self.model.network
@@ -191,15 +191,15 @@ class _RatioGuided(GradientGuided):
         code: Tensor,
         change: PriorChange,
         quadratic: Quadratic,
-        variance: Tensor,
+        precision: Tensor,
     ):
         super().__init__(inner)
         self.model, self.code, self.change = model, code, change
-        self.quadratic, self.variance = quadratic, variance
+        self.quadratic, self.precision = quadratic, precision
         self.needs_mean_gradient = model.anchored
 
     def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
         anchor = mean[..., 0]
         if self.model.anchored:
-            anchor = anchor_value(self.change, self.quadratic, mean, s, self.variance)
+            anchor = anchor_value(self.change, self.quadratic, mean, s, self.precision)
         return self.model(z, s, self.code, anchor)

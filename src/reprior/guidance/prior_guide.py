@@ -23,7 +23,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import randn
 from reprior.errors import InputError
-from reprior.guidance.anchor import posterior_variance
+from reprior.guidance.anchor import posterior_draws
 from reprior.guidance.guidance import GradientGuided, Guidance
 
 __all__ = [
@@ -133,7 +133,7 @@ class PriorGuide(Guidance):
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         d = self.mixture.means.shape[1]
-        pooled = posterior_variance(denoiser, generator)[..., :d].mean(-1, keepdim=True)
+        pooled = posterior_draws(denoiser, generator)[..., :d].var(0).mean(-1, keepdim=True)
         return _MixtureGuided(denoiser, self.mixture, pooled)
 
     def config(self) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, randn, run
 from reprior.errors import InputError
-from reprior.guidance.anchor import AnchorGuided
+from reprior.guidance.anchor import AnchorGuided, precision_of
 from reprior.guidance.guidance import ROWS, Guidance, chunked
 from reprior.guidance.importance import systematic
 from reprior.guidance.quadratic import Quadratic, find_quadratic
@@ -139,6 +139,7 @@ class RejuvenateGuidance(Guidance):
     ) -> tuple[Tensor, float, int]:
         """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x)."""
         power, stages, s0 = 0.0, 0, 0.0
+        precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
         log_w = log_w.nan_to_num(nan=-torch.inf)
         while power < 1:
             stages += 1
@@ -149,7 +150,7 @@ class RejuvenateGuidance(Guidance):
             index = systematic(members, kept, generator)
             spread = _spread(pool, members)
             s0 = self._level(denoiser, pool[index[:64]], spread, metrics.ess(members) * len(pool), power)
-            pool = self._melt(denoiser, pool[index], s0, spread, power, generator)
+            pool = self._melt(denoiser, pool[index], s0, precision, power, generator)
             log_w = self.change(pool).cpu()
         return pool, s0, stages
 
@@ -180,18 +181,17 @@ class RejuvenateGuidance(Guidance):
             return denoiser.s_max
         return math.sqrt(0.5 / max(power * curvature(self.change, self.quadratic, some), 1e-6))
 
-    def _guided(self, denoiser: Denoiser, spread: Tensor, power: float, generator: Generator) -> Denoiser:
+    def _guided(self, denoiser: Denoiser, precision: Tensor, power: float, generator: Generator) -> Denoiser:
         if self.below == "transport":
             return Transported(denoiser, self.quadratic.scaled(power))
         if self.below == "learned" and power == 1 and self.learned is not None:
             return self.learned.guide(denoiser, generator)
-        variance = (spread**2).unsqueeze(0)
-        return AnchorGuided(denoiser, self.change, self.quadratic, variance, power)
+        return AnchorGuided(denoiser, self.change, self.quadratic, precision, power)
 
     def _melt(
-        self, denoiser: Denoiser, pool: Tensor, s0: float, spread: Tensor, power: float, generator: Generator
+        self, denoiser: Denoiser, pool: Tensor, s0: float, precision: Tensor, power: float, generator: Generator
     ) -> Tensor:
-        guided = self._guided(denoiser, spread, power, generator)
+        guided = self._guided(denoiser, precision, power, generator)
         sampler = Sampler(steps=self.settings.steps)
         parts = []
         for part in pool.split(ROWS):

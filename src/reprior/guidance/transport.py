@@ -24,7 +24,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.guidance.anchor import posterior_variance
+from reprior.guidance.anchor import posterior_draws
 from reprior.guidance.guidance import Guidance, chunked
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
 
@@ -130,7 +130,7 @@ class TransportGuidance(Guidance):
 
     def _component(self, denoiser: Denoiser, quadratic: Quadratic, generator: Generator) -> Denoiser:
         moved = Transported(denoiser, quadratic)
-        width = float(posterior_variance(denoiser, generator)[..., : len(quadratic.h)].amax().sqrt())
+        width = float(posterior_draws(denoiser, generator)[..., : len(quadratic.h)].std(0).amax())
         if moved.s_max < min(START * width, denoiser.s_max):
             lowest = float(torch.linalg.eigvalsh(quadratic.L).min())
             cause = (

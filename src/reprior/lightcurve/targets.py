@@ -1,7 +1,9 @@
 """The three targets of the paper: what is known of them, and the settings that their data need.
 
 Reference values are published ones, and say where a number was derived rather than quoted. They are for
-comparison only: nothing in the processing of the data uses them.
+comparison only: nothing in the processing of the data uses them. The paper has 5 windows of WASP-39 and 7 of
+each of the others; the files named in the notes give 5 (one without its egress), 8 (WASP-126) and 14 (GJ
+436).
 """
 
 from __future__ import annotations

@@ -22,7 +22,8 @@ __all__ = ["Memory", "Transformer"]
 
 Memory = list[tuple[Tensor, Tensor]]
 
-_FEW = 12  # up to this many given tokens, copying their keys over the states is faster than two softmax parts
+_FAR = -1e9  # the score of a key that is not to be seen
+_PACKED = 32  # states are packed into sequences of about this many diffused tokens
 
 
 class Block(nn.Module):
@@ -80,10 +81,10 @@ class Transformer(nn.Module):
         memory: Memory = []
         spread = None if bias is None else bias[:, None, None, :]
         for i, block in enumerate(self.blocks):
-            q, k, v = block.project(h)  # pyright: ignore[reportCallIssue]
+            q, k, v = block.project(h)
             memory.append((k, v))
             if i + 1 < len(self.blocks):
-                h = block.finish(h, scaled_dot_product_attention(q, k, v, spread), None)  # pyright: ignore
+                h = block.finish(h, scaled_dot_product_attention(q, k, v, spread), None)
         return memory
 
     def decode(self, h: Tensor, shift: Tensor, memory: Memory | None, bias: Tensor | None) -> Tensor:
@@ -93,45 +94,61 @@ class Transformer(nn.Module):
             h: diffused tokens, N states for each of K observations, with shape (K, N, T_u, width).
             shift: what the noise adds in every layer, broadcasting to (K, N, T_u, layers, width).
             memory: what `encode` gave, or None when there are no given tokens.
-            bias: added to the scores, broadcasting to (K, N, T_u, T_c + T_u), in the order given, diffused; or None.
+            bias: added to the scores, broadcasting to (K, T_u, T_c + T_u), in the order given, diffused; or None.
         """
+        observations, states, tokens, _ = h.shape
+        pack = max(1, min(_PACKED // tokens, states))
+        packs = -(-states // pack)
+        h = _pack(h, packs, pack)
+        shift = _pack_shift(shift, packs, pack, tokens)
+        given = 0 if memory is None else memory[0][0].shape[-2]
+        mask = _mask(h, given, pack, tokens, bias)
         for i, block in enumerate(self.blocks):
-            q, k, v = block.project(h)  # pyright: ignore[reportCallIssue]
-            attended = _attend(q, k, v, None if memory is None else memory[i], bias)
-            h = block.finish(h, attended, shift[..., i, :])  # pyright: ignore[reportCallIssue]
-        return self.last(h)
+            q, k, v = block.project(h)
+            if memory is not None:
+                k, v = (_before(old, own, packs) for old, own in zip(memory[i], (k, v), strict=True))
+            h = block.finish(h, scaled_dot_product_attention(q, k, v, mask), shift[..., i, :])
+        return self.last(h).reshape(observations, packs * pack, tokens, -1)[:, :states]
 
 
-def _attend(
-    q: Tensor, k: Tensor, v: Tensor, given: tuple[Tensor, Tensor] | None, bias: Tensor | None
-) -> Tensor:
-    """Attention of q (K, N, heads, T_u, size) over the given keys (K, heads, T_c, size) and its own."""
-    spread = None if bias is None else bias.unsqueeze(2)
-    states = q.shape[1]
-    if given is not None and states > 1 and given[0].shape[-2] > _FEW:
-        return _attend_shared(q, k, v, given, spread)
-    if given is not None:
-        k, v = (
-            torch.cat([old.unsqueeze(1).expand(-1, states, -1, -1, -1), own], -2)
-            for old, own in zip(given, (k, v), strict=True)
-        )
-    if spread is not None:
-        spread = spread.expand(*q.shape[:2], *spread.shape[2:]).flatten(0, 1)
-    # The fast kernel takes four axes, so fold (K, N) into one.
-    out = scaled_dot_product_attention(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), spread)
-    return out.unflatten(0, q.shape[:2])
+def _pack(v: Tensor, packs: int, pack: int) -> Tensor:
+    """(K, N, T, *) as (K packs, pack T, *), with zero states behind the last."""
+    short = packs * pack - v.shape[1]
+    if short:
+        v = torch.cat([v, v.new_zeros(v.shape[0], short, *v.shape[2:])], 1)
+    return v.reshape(v.shape[0] * packs, pack * v.shape[2], *v.shape[3:])
 
 
-def _attend_shared(
-    q: Tensor, k: Tensor, v: Tensor, given: tuple[Tensor, Tensor], spread: Tensor | None
-) -> Tensor:
-    # The states of one observation are more queries to the same keys: fold N into the query axis.
-    k_c, v_c = given
-    q = q * q.shape[-1] ** -0.5
-    folded = q.transpose(1, 2)  # (K, heads, N, T_u, size)
-    to_given = (folded.flatten(2, 3) @ k_c.transpose(-1, -2)).unflatten(2, folded.shape[2:4]).transpose(1, 2)
-    scores = torch.cat([to_given, q @ k.transpose(-1, -2)], -1)
-    weights = torch.softmax(scores if spread is None else scores + spread, -1)
-    w_c, w_u = weights.split([k_c.shape[-2], k.shape[-2]], -1)
-    from_given = (w_c.transpose(1, 2).flatten(2, 3) @ v_c).unflatten(2, folded.shape[2:4]).transpose(1, 2)
-    return from_given + w_u @ v
+def _pack_shift(shift: Tensor, packs: int, pack: int, tokens: int) -> Tensor:
+    """The same for a shift with axes of length one: (K or 1, N or 1, T or 1, layers, w)."""
+    observations, states, per_token = shift.shape[:3]
+    if states == 1 and observations == 1:
+        return shift[0] if per_token == 1 else shift[0].repeat(1, pack, 1, 1)
+    if states == 1:
+        shift = shift.expand(-1, packs * pack, -1, -1, -1)
+    return _pack(shift.expand(-1, -1, tokens, -1, -1), packs, pack)
+
+
+def _before(old: Tensor, own: Tensor, packs: int) -> Tensor:
+    """Keys (or values) of the given tokens (K, heads, T_c, size) before those of each pack (K packs, heads, T, size)."""
+    shared = old.unsqueeze(1).expand(-1, packs, -1, -1, -1).flatten(0, 1) if packs > 1 else old
+    return torch.cat([shared, own], -2)
+
+
+def _mask(h: Tensor, given: int, pack: int, tokens: int, bias: Tensor | None) -> Tensor | None:
+    """The score bias of packed states, broadcasting to (K packs, heads, pack T, T_c + pack T)."""
+    if pack == 1:
+        return None if bias is None else _over_packs(bias, len(h)).unsqueeze(1)
+    apart = torch.full((pack, tokens, pack, tokens), _FAR, dtype=h.dtype, device=h.device)
+    apart.diagonal(dim1=0, dim2=2).zero_()
+    apart = torch.nn.functional.pad(apart.reshape(pack * tokens, pack * tokens), (given, 0))
+    if bias is None:
+        return apart
+    own = torch.cat([bias[..., :given], bias[..., given:].repeat(1, 1, pack)], -1)
+    own = own if own.shape[-2] == 1 else own.repeat(1, pack, 1)
+    return (_over_packs(own, len(h)) + apart).unsqueeze(1)
+
+
+def _over_packs(bias: Tensor, rows: int) -> Tensor:
+    """(K or 1, *) repeated for the packs of each observation."""
+    return bias if len(bias) in (1, rows) else bias.repeat_interleave(rows // len(bias), 0)

@@ -29,7 +29,7 @@ class Embedding:
     kind: Literal["none", "dense", "convolution"] = "dense"
     width: int = 128
     layers: int = 2
-    features: int = 64
+    features: int = 48
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

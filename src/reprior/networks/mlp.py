@@ -1,4 +1,8 @@
-"""The MLP base: a residual network of (z, noise, x) with EDM preconditioning.
+"""The MLP base: a residual network of (z, noise, x) with EDM preconditioning, about a linear guess.
+
+A linear regression of theta on x, fitted before training, gives a centre m(x) and what it leaves open, the widths w. The
+network works on (theta - m(x)) / w, which has mean zero and unit variance, so that a linear-Gaussian posterior needs
+nothing learned and x beyond the simulations is extrapolated along the line.
 
 The observation is embedded once; its embedding and the noise enter every block through a bias. Both biases are
 computed once per observation and once per noise level, so a step of the sampler costs the blocks alone.
@@ -18,6 +22,8 @@ from reprior.networks.noise import Noise, NoiseLaw, full_noise, noise_features
 
 __all__ = ["MLPBase", "MLPSettings"]
 
+RIDGE = 1e-4  # of the variance of x: keeps the linear guess tame where entries of x repeat each other
+
 
 @dataclass(frozen=True)
 class MLPSettings:
@@ -32,7 +38,7 @@ class MLPSettings:
     """
 
     noise: NoiseKind = "diagonal"
-    width: int = 192
+    width: int = 160
     blocks: int = 3
     embedding: Embedding = field(default_factory=Embedding)
     law: NoiseLaw = field(default_factory=NoiseLaw)
@@ -55,6 +61,10 @@ class MLPBase(Base):
         embedding: the user's own embedding module for x, (n, m) -> (n, e); else the one of the settings.
     """
 
+    slope: Tensor
+    offset: Tensor
+    width: Tensor
+
     def __init__(self, dim: int, x_dim: int, settings: MLPSettings, embedding: nn.Module | None = None):
         super().__init__()
         self.dim, self.x_dim, self.settings = dim, x_dim, settings
@@ -70,22 +80,40 @@ class MLPBase(Base):
         w, k = settings.width, settings.blocks
         self.into = nn.Linear(dim, w)
         self.from_x = nn.Linear(features, w * (k + 1))
-        self.from_noise = nn.Sequential(nn.Linear(told, 64), nn.SiLU(), nn.Linear(64, w * (k + 1)))
+        self.from_noise = nn.Sequential(nn.Linear(told, 32), nn.SiLU(), nn.Linear(32, w * (k + 1)))
         self.first = nn.ModuleList([nn.Linear(w, w) for _ in range(k)])
         self.second = nn.ModuleList([nn.Linear(w, w) for _ in range(k)])
         self.out = nn.Linear(w, dim)
+        self.register_buffer("slope", torch.zeros(dim, x_dim))
+        self.register_buffer("offset", torch.zeros(dim))
+        self.register_buffer("width", torch.ones(dim))
         for layer in self.second:
             nn.init.zeros_(layer.weight)
             nn.init.zeros_(layer.bias)
         nn.init.zeros_(self.out.weight)
         nn.init.zeros_(self.out.bias)
 
+    @torch.no_grad()
+    def prepare(self, theta: Tensor, x: Tensor) -> None:
+        """Fits the linear guess (ridge regression) on standardised simulations, with shapes (n, d) and (n, m)."""
+        ones = torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
+        design = torch.cat([x.double(), ones], dim=1)
+        gram = design.T @ design / len(x)
+        gram += RIDGE * torch.eye(len(gram), dtype=torch.float64, device=x.device)
+        solution = torch.linalg.solve(gram, design.T @ theta.double() / len(x))
+        left = theta.double() - design @ solution
+        self.slope.copy_(solution[:-1].T)
+        self.offset.copy_(solution[-1])
+        self.width.copy_(left.std(0).clamp(min=1e-3))
+
+    def centre(self, x: Tensor) -> Tensor:
+        """m(x), the linear guess, with shape (K, d)."""
+        return x @ self.slope.T + self.offset
+
     def encode(self, x: Tensor) -> Tensor:
         """The biases that x gives to every block, with shape (K, (blocks + 1) width)."""
         if torch.isnan(x).any():
-            raise InputError(
-                "x has missing entries (NaN), which the MLP base cannot take; train network='simformer'"
-            )
+            raise InputError("x has missing entries (NaN), which the MLP base cannot take; train network='simformer'")
         return self.from_x(self.embedding(x))
 
     def features(self, x: Tensor) -> Tensor:
@@ -100,11 +128,11 @@ class MLPBase(Base):
             h = h + second(nn.functional.silu(first(nn.functional.silu(h)) + bias))
         return self.out(nn.functional.silu(h))
 
-    def denoise(self, z: Tensor, noise: Noise, code: Tensor) -> Tensor:
-        """E[theta_0 | z, x] from encoded x."""
-        z_in, skip, out_scale = noise.precondition(z)
-        f = self.residual(z_in, noise_features(noise, self.noise, self.dim), code)
-        return skip + noise.apply(out_scale, f)
+    def denoise(self, z: Tensor, noise: Noise, told: Tensor, code: Tensor, centre: Tensor) -> Tensor:
+        """E[theta_0 | z, x] from encoded x; the noise is in units of `width`."""
+        z_in, skip, out_scale = noise.precondition((z - centre) / self.width)
+        f = self.residual(z_in, told, code)
+        return centre + self.width * (skip + noise.apply(out_scale, f))
 
     def condition(self, x: Tensor, predict: bool = False) -> Denoiser:
         if predict:
@@ -119,12 +147,12 @@ class MLPBase(Base):
             x: standardised observations, with shape (n, m).
             generator: draws the noise.
         """
-        noise = self.settings.law.draw(len(theta), self.dim, generator, theta.device)
+        noise, told = self.settings.law.draw(len(theta), self.width, generator)
+        left = (theta - self.centre(x)) / self.width
         eps = torch.randn(theta.shape, generator=generator).to(theta)
-        z = theta + noise.apply(noise.levels, eps)
-        z_in, skip, out_scale = noise.precondition(z)
-        f = self.residual(z_in, noise_features(noise, self.noise, self.dim), self.encode(x))
-        return (f - noise.apply(1 / out_scale, theta - skip)).square().mean(-1)
+        z_in, skip, out_scale = noise.precondition(left + noise.apply(noise.levels, eps))
+        f = self.residual(z_in, told, self.encode(x))
+        return (f - noise.apply(1 / out_scale, left - skip)).square().mean(-1)
 
     def config(self) -> dict:
         return {
@@ -143,7 +171,7 @@ class _BoundMLP(Denoiser):
         self.dim, self.noise = base.dim, base.noise
         self.s_min, self.s_max = base.s_min, base.s_max
         self.observations = len(x)
-        self.code = base.encode(x)
+        self.code, self.centre = base.encode(x), base.centre(x)
 
     def select(self, k: int) -> Denoiser:
         return _BoundMLP(self.base, self.x[k : k + 1])
@@ -159,9 +187,13 @@ class _BoundMLP(Denoiser):
             raise InputError(
                 "this base was trained with noise='scalar'; one level per parameter needs 'diagonal'"
             )
-        return self.base.denoise(z, Noise(levels), self.code)
+        noise = Noise(levels / self.base.width)
+        told = noise_features(Noise(levels) if self.noise == "scalar" else noise, self.noise, self.dim)
+        return self.base.denoise(z, noise, told, self.code, self.centre)
 
     def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
         if self.noise != "full":
             return super().mean_full(z, cov)
-        return self.base.denoise(z, full_noise(cov.to(z)), self.code)
+        noise = full_noise(cov.to(z) / (self.base.width.unsqueeze(-1) * self.base.width))
+        told = noise_features(noise, "full", self.dim)
+        return self.base.denoise(z, noise, told, self.code, self.centre)

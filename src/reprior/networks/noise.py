@@ -103,17 +103,30 @@ class NoiseLaw:
                 f"noise needs log_std > 0 and isotropic in [0, 1]; got {self.log_std}, {self.isotropic}"
             )
 
-    def draw(self, n: int, dim: int, generator: Generator, device: torch.device | str = "cpu") -> Noise:
-        """Noise for n training rows."""
-        wide = 1 if self.kind == "scalar" else dim
-        logs = self.log_mean + self.log_std * torch.randn(n, wide, generator=generator)
-        frame = None
-        if self.kind != "scalar":
-            alike = torch.rand(n, 1, generator=generator) < self.isotropic
-            logs = torch.where(alike, logs[:, :1], logs)
-        if self.kind == "full" and dim > 1:
-            frame = _random_frames(n, dim, generator).to(device)
-        return Noise(logs.exp().clamp(self.s_min, self.s_max).to(device), frame)
+    def draw(self, n: int, width: Tensor, generator: Generator) -> tuple[Noise, Tensor]:
+        """Noise for n training rows, in units of ``width`` per parameter.
+
+        Arguments:
+            n: the number of rows.
+            width: the scale of each parameter given x, with shape (d,): noise matters about there.
+            generator: the source of randomness.
+
+        Returns: the noise in those units, and the features the network is told of it.
+        """
+        d, typical = len(width), width.log().mean().exp()
+        logs = self.log_mean + self.log_std * torch.randn(n, d, generator=generator)
+        one = (logs[:, :1].exp() * typical.cpu()).clamp(self.s_min, self.s_max).to(width)
+        alike = one / width  # one level for all parameters, in units of each width
+        if self.kind == "scalar":
+            return Noise(alike), noise_features(Noise(one), "scalar", d)
+        same = (torch.rand(n, 1, generator=generator) < self.isotropic).to(width.device)
+        apart = logs.exp().to(width).clamp(self.s_min / typical, self.s_max / typical)
+        noise = Noise(torch.where(same, alike, apart))
+        if self.kind == "full" and d > 1:
+            frame = _random_frames(n, d, generator).to(width)
+            axes = torch.eye(d, device=width.device, dtype=width.dtype)
+            noise = Noise(noise.levels, torch.where(same.unsqueeze(-1), axes, frame))
+        return noise, noise_features(noise, self.kind, d)
 
 
 def _random_frames(n: int, dim: int, generator: Generator) -> Tensor:

@@ -20,7 +20,7 @@ The paper's settings are `PAPER_SIMFORMER` (Gloeckler et al. 2024 is its source,
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -111,6 +111,12 @@ class SimformerSettings:
             )
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
 
+    @classmethod
+    def from_config(cls, data: dict[str, Any]) -> SimformerSettings:
+        """The settings from their plain data, the inverse of `dataclasses.asdict`."""
+        parts = {"masks": MaskMix(**data["masks"]), "law": NoiseLaw(**data["law"]), "vp": VP(**data["vp"])}
+        return cls(**{**data, **parts})
+
 
 def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
@@ -145,7 +151,7 @@ class Bound:
         given: the given tokens, with shape (K, T_c, w), for dense attention.
         values: given values in the slots of the diffused tokens, with shape (K, 1, T_u, patch).
         states: the states of those slots, with shape (T_u, patch) or (K, 1, T_u, patch).
-        bias: score bias of absent keys, with shape (K, 1, 1, T_c + T_u), or None.
+        bias: score bias of absent keys, with shape (K, 1, T_c + T_u), or None.
     """
 
     layout: Layout
@@ -214,7 +220,7 @@ class SimformerBase(Base):
             tokens,
             slots[:, None, layout.diffused],
             slot_states[:, None, layout.diffused] if per_row else slot_states[layout.diffused],
-            None if bias is None else bias[:, None, None],
+            None if bias is None else bias[:, None],
         )
 
     def network(self, z_in: Tensor, s: Tensor, bound: Bound) -> Tensor:

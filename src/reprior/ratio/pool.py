@@ -17,6 +17,7 @@ from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
+from reprior.guidance.anchor import precision_of
 from reprior.guidance.guidance import chunked
 from reprior.posterior import Posterior
 
@@ -33,7 +34,7 @@ class Pool:
         index: which observation each draw belongs to, with shape (n,).
         weight: the ratio r of each draw, averaging to one.
         log_z: log of the mean of r within each observation (posterior weights) or zeros, with shape (K,).
-        variance: the variance of the draws of each observation, with shape (K, D).
+        precision: the inverse covariance of theta at each observation, with shape (K, d, d); zeros if not known.
         draws: the number of draws at each observation, one observation after the other; 0 if it varies.
         ess: the median over observations of ESS/N of the weights within an observation (joint: of all).
     """
@@ -43,7 +44,7 @@ class Pool:
     index: Tensor
     weight: Tensor
     log_z: Tensor
-    variance: Tensor
+    precision: Tensor
     draws: int
     ess: float
 
@@ -136,7 +137,7 @@ def posterior_pool(
         index,
         weight.T.reshape(-1).nan_to_num(nan=0.0),
         log_z.nan_to_num(nan=0.0, neginf=0.0, posinf=0.0),
-        pool.var(0),
+        precision_of(pool, posterior.dim),
         draws,
         ess,
     )
@@ -166,6 +167,6 @@ def joint_pool(
     # Random order of the observations, so that the held-out ones are a fair sample.
     place = torch.randperm(len(x), generator=generator)
     weight = torch.softmax(log_r, 0) * len(log_r)
-    variance = torch.ones(len(x), theta.shape[1])
+    unknown = torch.zeros(len(x), posterior.dim, posterior.dim)
     x = x[torch.argsort(place)]
-    return Pool(every, x, place[index], weight, torch.zeros(len(x)), variance, 0, metrics.ess(log_r))
+    return Pool(every, x, place[index], weight, torch.zeros(len(x)), unknown, 0, metrics.ess(log_r))

@@ -134,7 +134,7 @@ def learn_ratio(
         with torch.no_grad():
             for part in torch.arange(len(rows.z)).split(ROWS):
                 k = where[part]
-                value = anchor_value(change, quadratic, rows.mean[part], rows.s[part], pool.variance[k])
+                value = anchor_value(change, quadratic, rows.mean[part], rows.s[part], pool.precision[k])
                 anchor[part] = (value - pool.log_z[k]).clamp(-30, 30).nan_to_num(nan=0.0)
     options = {"on": (True,), "off": (False,), "choose": (True, False)}[settings.anchor]
     if not wants_anchor:

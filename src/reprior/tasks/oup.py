@@ -124,7 +124,10 @@ def _fill(theta: Tensor, x: Tensor, observed: Tensor, rng: np.random.Generator) 
             if ahead:
                 factor, shift, spread = _transition(a, b, ahead[0] - k)
                 gain = variance * factor / (factor**2 * variance + spread)
-                mean, variance = mean + gain * (x[ahead[0]] - factor * mean - shift), variance * (1 - gain * factor)
+                mean, variance = (
+                    mean + gain * (x[ahead[0]] - factor * mean - shift),
+                    variance * (1 - gain * factor),
+                )
             y = mean + variance.sqrt() * noise[k]
         series.append(y)
     return torch.stack(series, dim=-1)

@@ -14,15 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import lgamma, log, pi
+from typing import Any
 
 import numpy as np
 import torch
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from reprior import priors
 from reprior.errors import InputError
+from reprior.tasks.base import log_density
+from reprior.tasks.rejection import Proposal
 
-__all__ = ["StudentMixture", "fit_student"]
+__all__ = ["StudentMixture", "fit_student", "student_proposal"]
 
 _DOF = 5.0
 _ROUNDS = 60
@@ -59,6 +63,36 @@ class StudentMixture:
             z = torch.linalg.solve_triangular(factor, (phi - mean).T, upper=False)
             parts.append(constant - (_DOF + phi.shape[1]) / 2 * torch.log1p((z**2).sum(0) / _DOF))
         return torch.logsumexp(torch.stack(parts), dim=0)
+
+
+def student_proposal(
+    prior: Any, log_likelihood: Callable[[Tensor], Tensor], rng: np.random.Generator
+) -> Proposal:
+    """Proposes from 0.2 prior + 0.8 t, with t fitted to the posterior; no weight exceeds five times the likelihood.
+
+    Arguments:
+        log_likelihood: from theta (n, d) to (n,); not asked where the prior is below exp(-60) of its largest value.
+    """
+    start = priors.sample(prior, 16_384, int(rng.integers(2**31))).double()
+    floor = float(log_density(prior, start).max()) - 60
+
+    def log_f(theta: Tensor) -> Tensor:
+        value = log_density(prior, theta)
+        asked = value > floor
+        value[~asked] = -torch.inf
+        value[asked] += log_likelihood(theta[asked])
+        return value
+
+    student = fit_student(log_f, start, log_likelihood(start), rng)
+
+    def propose(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        broad = int(rng.binomial(count, 0.2))
+        wide = priors.sample(prior, broad, int(rng.integers(2**31))).double()
+        theta = torch.cat([wide, student.sample(count - broad, rng)])
+        log_g = torch.logaddexp(log(0.2) + log_density(prior, theta), log(0.8) + student.log_prob(theta))
+        return theta, log_f(theta) - log_g
+
+    return propose
 
 
 def fit_student(

@@ -1,0 +1,136 @@
+"""The base posteriors of the benchmark: one per task, regime and network, trained once and kept in a folder.
+
+A base file holds the network and its scales but not the simulations: they are made again from their seed in seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import priors, tasks
+from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
+from reprior.diffusion.training import Training
+from reprior.errors import InputError
+from reprior.loading import load
+from reprior.networks.build import NETWORKS
+from reprior.networks.simformer import PAPER_SIMFORMER, SimformerSettings
+from reprior.posterior import Posterior
+from reprior.trainer import train
+
+__all__ = ["BASE_SEED", "DEVELOPMENT_SEED", "EVALUATION_SEED", "BaseSpec", "get_base", "simulations_of"]
+
+BASE_SEED = 0  # of the simulations and of the training
+EVALUATION_SEED = 20_000  # of the observations that results are judged on
+DEVELOPMENT_SEED = 30_000  # of observations that settings may be tuned on
+
+PAPER_TRAINING = Training(
+    steps=5_000,
+    batch=1_000,
+    learning_rate=1e-3,
+    final_learning_rate=1e-6,
+    schedule="linear",
+    ema=0.0,
+    clip=10.0,
+    patience=1_000,
+)
+
+
+@dataclass(frozen=True)
+class BaseSpec:
+    """Which base.
+
+    Attributes:
+        task: the name of the task.
+        regime: "id" or "ood".
+        network: "mlp" or "simformer".
+        preset: "best" (this library's defaults) or "paper" (the paper's Simformer).
+        simulations: the number of simulations.
+        steps: training steps; 0 takes the preset's.
+    """
+
+    task: str
+    regime: str
+    network: str = "mlp"
+    preset: str = "best"
+    simulations: int = 50_000
+    steps: int = 0
+
+    def __post_init__(self) -> None:
+        tasks.get(self.task)
+        if self.network not in NETWORKS:
+            raise InputError(f"network {self.network!r} is unknown; allowed: {', '.join(NETWORKS)}")
+        if self.preset not in ("best", "paper"):
+            raise InputError(f"preset {self.preset!r} is unknown; allowed: best, paper")
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        tail = "" if self.steps == 0 else f"-{self.steps}"
+        return f"{self.task}-{self.regime}-{self.network}-{self.preset}{tail}"
+
+    def settings(self) -> tuple[Any, Training, Sampler]:
+        """Network settings (None for the network's defaults), training settings and sampler."""
+        sampler = PAPER_SAMPLER if self.preset == "paper" else Sampler()
+        if self.preset == "paper":
+            network: Any = PAPER_SIMFORMER
+            training = PAPER_TRAINING
+        elif self.network == "simformer":
+            series = tasks.get(self.task).x_dim > 16
+            network = SimformerSettings(patch=5) if series else SimformerSettings()
+            training = Training(steps=8_000, learning_rate=1e-3)
+        else:
+            network, training = None, Training()
+        if self.steps:
+            training = Training(**{**vars(training), "steps": self.steps})
+        return network, training, sampler
+
+
+def simulations_of(spec: BaseSpec) -> tuple[Tensor, Tensor]:
+    """The simulations of a base, made from their seed."""
+    task = tasks.get(spec.task)
+    theta = priors.sample(task.training_prior(spec.regime), spec.simulations, BASE_SEED)
+    return theta, task.simulate(theta, seed=BASE_SEED + 1)
+
+
+def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Posterior:
+    """The base of a specification: from the folder, or trained and written there.
+
+    A killed training goes on from its checkpoint, which is removed when the base is written.
+    """
+    path = Path(folder) / f"{spec.name}.safetensors"
+    theta, x = simulations_of(spec)
+    if path.exists():
+        base = load(path)
+        assert isinstance(base, Posterior)
+        return base.with_simulations(theta, x)
+    network, training, sampler = spec.settings()
+    task = tasks.get(spec.task)
+    checkpoint = path.with_suffix(".checkpoint.safetensors")
+    posterior = train(
+        theta,
+        x,
+        task.training_prior(spec.regime),
+        network=spec.network,
+        settings=network,
+        training=training,
+        seed=BASE_SEED,
+        parameters=task.parameters,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    posterior = Posterior(
+        posterior.base, posterior.scales, posterior.prior, posterior.simulations, posterior.parameters, sampler
+    )
+    posterior.save(path, simulations=False)
+    checkpoint.unlink(missing_ok=True)
+    return posterior
+
+
+def one_thread() -> None:
+    """One torch thread: on busy cores two threads of one process are slower than one."""
+    torch.set_num_threads(1)

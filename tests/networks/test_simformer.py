@@ -1,0 +1,443 @@
+"""The Simformer base: attention, masks, missing data, patches, and a linear-Gaussian series in closed form."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from reprior.diffusion.sampler import Sampler, run
+from reprior.errors import InputError
+from reprior.networks.noise import NoiseLaw
+from reprior.networks.simformer import PAPER_SIMFORMER, SimformerBase, SimformerSettings
+from reprior.networks.tokens import ABSENT, DIFFUSED, GIVEN, Layout, MaskMix, draw_states, to_slots
+
+SMALL = SimformerSettings(layers=3, width=24, heads=2, head_size=8, widening=2)
+NAN = float("nan")
+
+
+def make(dim: int = 2, x_dim: int = 5, settings: SimformerSettings = SMALL, seed: int = 0) -> SimformerBase:
+    """A base whose zero-initialised layers are drawn at random, so that every path matters."""
+    torch.manual_seed(seed)
+    base = SimformerBase(dim, x_dim, settings)
+    for p in base.parameters():
+        if p.abs().max() == 0:
+            p.data.normal_(0, 0.3)
+    return base.requires_grad_(False)
+
+
+def normal(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+# --- attention -------------------------------------------------------------------------------------------------------
+
+
+def naive(base: SimformerBase, values: Tensor, states: Tensor, z_in: Tensor, s: Tensor) -> Tensor:
+    """F for one state per observation by one transformer over [given, diffused] tokens with an attention mask."""
+    layout = Layout.build(states, base.dim, base.settings.patch, values.device)
+    slots = to_slots(values.nan_to_num(), base.dim, base.settings.patch) * (layout.states == GIVEN)
+    gone = to_slots(torch.isnan(values), base.dim, base.settings.patch)
+    slot_states = torch.where(gone, ABSENT, layout.states)
+    order = torch.cat([layout.given, layout.diffused])
+    t_c = len(layout.given)
+    slots = slots[:, order].clone()
+    slots[:, t_c:] += layout.spread(z_in)
+    h = base.tokens.embed(order, slots, slot_states[:, order])
+    shift = base.tokens.shift(base._told(s.unsqueeze(1), layout))[:, 0]  # (K, T_u or 1, layers, w)
+    all_shift = torch.zeros(len(h), len(order), *shift.shape[2:])
+    all_shift[:, t_c:] = shift
+    seen = torch.ones(len(h), len(order), len(order), dtype=torch.bool)
+    seen[:, :t_c, t_c:] = False  # given tokens do not look at diffused ones
+    seen &= ~(slot_states[:, order] == ABSENT).all(-1)[:, None, :]
+    for i, block in enumerate(base.layers.blocks):
+        q, k, v = block.project(h)
+        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+        weights = torch.softmax(scores.masked_fill(~seen[:, None], -1e9), -1)
+        h = block.finish(h, weights @ v, all_shift[:, :, i])
+    return layout.collect(base.tokens.read(layout.diffused, base.layers.last(h)[:, t_c:]))
+
+
+@pytest.mark.parametrize("noise", ["scalar", "diagonal"])
+@pytest.mark.parametrize("patch", [1, 2])
+def test_shared_attention_is_a_masked_dense_transformer(noise, patch):
+    base = make(settings=replace(SMALL, noise=noise, patch=patch))
+    values = normal(4, 7)
+    values[1, 3] = values[2, 5] = values[2, 6] = NAN
+    states = torch.tensor([DIFFUSED, GIVEN, GIVEN, GIVEN, DIFFUSED, ABSENT, GIVEN])
+    z_in, s = normal(4, 2, seed=2), normal(4, 2 if noise == "diagonal" else 1, seed=3).exp()
+    expected = naive(base, values, states, z_in, s)
+    got = base.network(z_in.unsqueeze(1), s.unsqueeze(1), base.bind(values, states)).squeeze(1)
+    torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_dense_attention_differs_and_given_tokens_see_the_state():
+    shared, dense = make(), make(settings=replace(SMALL, attention="dense"))
+    dense.load_state_dict(shared.state_dict())
+    x, z, s = normal(1, 5), normal(6, 1, 2, seed=2), torch.tensor(0.5)
+    a, b = shared.condition(x).mean(z, s), dense.condition(x).mean(z, s)
+    assert (a - b).abs().max() > 1e-3
+    nothing = torch.full((1, 5), NAN)  # with no given token the two are the same network
+    a, b = (base.condition(nothing, predict=True).mean(normal(6, 7), s) for base in (shared, dense))
+    torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("attention", ["shared", "dense"])
+@pytest.mark.parametrize("dim", [1, 3, 40])
+def test_states_of_an_observation_do_not_meet(attention, dim):
+    # States are packed into common sequences; state 5 must be a function of z[5] alone, here and in the gradient.
+    denoiser = make(dim, 20, replace(SMALL, attention=attention)).condition(normal(1, 20))
+    z = normal(70, 1, dim, seed=4).requires_grad_()
+    s = torch.tensor(0.3)
+    mean = denoiser.mean(z, s)
+    (gradient,) = torch.autograd.grad(mean[5].sum(), z)
+    assert gradient[5].abs().min() > 0
+    gradient[5] = 0
+    assert gradient.abs().max() == 0
+    torch.testing.assert_close(denoiser.mean(z[5:6], s)[0], mean[5], atol=1e-5, rtol=1e-4)
+
+
+def test_observations_are_encoded_once(monkeypatch):
+    base = make()
+    calls = []
+    encode = base.layers.encode
+    monkeypatch.setattr(base.layers, "encode", lambda *a: calls.append(1) or encode(*a))
+    denoiser = base.condition(normal(3, 5))
+    for level in (0.01, 1.0, 10.0):
+        denoiser.mean(normal(4, 3, 2), torch.tensor(level))
+    assert len(calls) == 1
+
+
+# --- shapes, noise and missing data ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["shared", "dense"])
+@pytest.mark.parametrize("patch", [1, 3])
+def test_a_batch_of_observations_equals_single_ones(attention, patch):
+    base = make(settings=replace(SMALL, attention=attention, patch=patch, noise="diagonal"))
+    x = normal(3, 5)
+    x[1, 2:4] = NAN  # each row has its own missing entries; row 2 has none left in the last patch
+    x[2, 3:] = NAN
+    denoiser = base.condition(x)
+    z, s = normal(50, 3, 2, seed=5), normal(50, 3, 2, seed=6).exp()
+    together = denoiser.mean(z, s)
+    for k in range(3):
+        alone = base.condition(x[k : k + 1])
+        torch.testing.assert_close(alone.mean(z[:, k], s[:, k]), together[:, k], atol=2e-5, rtol=1e-4)
+        torch.testing.assert_close(
+            alone.mean(z[:, k : k + 1], s[:, k : k + 1]), together[:, k : k + 1], atol=2e-5, rtol=1e-4
+        )
+
+
+@pytest.mark.parametrize("noise", ["scalar", "diagonal"])
+def test_noise_shapes_mean_the_same(noise):
+    denoiser = make(settings=replace(SMALL, noise=noise)).condition(normal(3, 5))
+    z = normal(4, 3, 2)
+    expected = denoiser.mean(z, torch.tensor(0.7))
+    for shape in [(1,), (1, 1), (3, 1), (4, 1, 1), (4, 3, 1)] + ([(2,), (4, 3, 2)] if noise == "diagonal" else []):
+        torch.testing.assert_close(denoiser.mean(z, torch.full(shape, 0.7)), expected, atol=1e-5, rtol=1e-4)
+    twice = denoiser.mean(torch.stack([z, z]), torch.tensor(0.7))  # more leading axes
+    torch.testing.assert_close(twice[1], expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("output", ["mean", "score"])
+def test_score_is_stable_at_small_noise(output):
+    base = make(settings=replace(SMALL, output=output))
+    denoiser, twin = base.condition(normal(1, 5)), make(settings=replace(SMALL, output=output)).double()
+    exact = twin.condition(normal(1, 5).double())
+    z = normal(20, 2)
+    for level in (1e-3, 0.1, 10.0):
+        s = torch.tensor(level)
+        want = (exact.mean(z.double(), s.double()) - z.double()) / s.double() ** 2
+        # The network itself is accurate to about 1e-5 in float32, and the score is that over s.
+        assert (denoiser.score(z, s) - want).abs().max() < 3e-5 / level + 1e-5
+
+
+def test_missing_entries_are_left_out():
+    base = make(settings=replace(SMALL, patch=2))
+    x = normal(1, 5)
+    x[0, 3] = NAN
+    z, s = normal(9, 2), torch.tensor(0.4)
+    denoiser = base.condition(x)
+    assert denoiser.dim == 2
+    seen = denoiser.mean(z, s)
+    x[0, 2] += 1  # the neighbour in the patch is still seen
+    assert (base.condition(x).mean(z, s) - seen).abs().max() > 1e-4
+    x[0, 2] = NAN  # now the whole patch is gone, and with it its token
+    assert len(base.condition(x).bound.layout.given) == 2  # type: ignore[attr-defined]
+
+
+def test_predict_puts_missing_entries_behind_the_parameters():
+    base = make(settings=replace(SMALL, patch=2))
+    x = normal(2, 5)
+    x[:, [1, 4]] = NAN
+    denoiser = base.condition(x, predict=True)
+    assert denoiser.dim == 4
+    layout = denoiser.bound.layout  # type: ignore[attr-defined]
+    assert layout.variables.tolist() == [0, 1, 2 + 1, 2 + 4]
+    assert layout.diffused.tolist() == [0, 1, 2, 4]  # two parameters, patch (x_0, x_1), patch (x_4)
+    assert layout.given.tolist() == [3]
+    v = normal(3, 4)
+    assert torch.equal(layout.collect(layout.spread(v)), v)
+    # x_0 is given though its token is diffused: the answer must follow it.
+    z, s = normal(3, 2, 4), torch.tensor(0.4)
+    before = denoiser.mean(z, s)
+    x[:, 0] += 1
+    assert (base.condition(x, predict=True).mean(z, s) - before).abs().max() > 1e-4
+
+
+def test_loss_of_missing_data():
+    base = make(settings=replace(SMALL, patch=2, masks=MaskMix(0, 0, 1, 0, 0), absent=0.0))
+    theta, x = normal(6, 2), normal(6, 5)
+    x[0] = NAN
+    x[1, :4] = NAN
+    loss = base.requires_grad_().loss(theta, x, torch.Generator().manual_seed(0))
+    assert loss.shape == (6,)
+    assert loss[0] == 0  # likelihood mask: nothing of row 0 is asked
+    assert bool((loss[1:] > 0).all())
+    loss.mean().backward()
+    assert all(bool(torch.isfinite(p.grad).all()) for p in base.parameters() if p.grad is not None)
+
+
+# --- masks -----------------------------------------------------------------------------------------------------------
+
+
+def test_masks_follow_their_names():
+    g = torch.Generator().manual_seed(0)
+    d, m = 3, 40
+    assert draw_states("posterior", d, m, 1, False, g).tolist() == [DIFFUSED] * d + [GIVEN] * m
+    assert draw_states("joint", d, m, 1, False, g).tolist() == [DIFFUSED] * (d + m)
+    assert draw_states("likelihood", d, m, 1, False, g).tolist() == [GIVEN] * d + [DIFFUSED] * m
+    drawn = torch.stack([draw_states("random_3", d, m, 1, False, g) for _ in range(500)])
+    # 500 x 43 Bernoulli draws: the standard error of the share is 0.003.
+    assert abs((drawn == GIVEN).float().mean() - 0.3) < 0.015
+    drawn = torch.stack([draw_states("predictive", d, m, 4, True, g) for _ in range(500)])
+    assert bool((drawn[:, :d] == DIFFUSED).all())
+    # Absent with a uniform rate, whole patches or single entries: 500 rates, standard error 0.013.
+    assert abs((drawn[:, d:] == ABSENT).float().mean() - 0.5) < 0.06
+    for _ in range(200):
+        assert bool((draw_states("random", 1, 1, 1, True, g) == DIFFUSED).any())
+
+
+def test_groups_hold_the_shares_in_every_batch(monkeypatch):
+    base = make(settings=replace(SMALL, groups=4, absent=0.0))
+    seen: list[bool] = []
+    inner = base._group_loss
+
+    def spy(values, states, generator):
+        seen.append(states.tolist() == [DIFFUSED] * 2 + [GIVEN] * 5)
+        return inner(values, states, generator)
+
+    monkeypatch.setattr(base, "_group_loss", spy)
+    for seed in range(10):
+        base.loss(normal(8, 2), normal(8, 5), torch.Generator().manual_seed(seed))
+    posterior = torch.tensor(seen).reshape(10, 4).sum(1)
+    assert bool((posterior >= 2).all())  # share 0.5 of four groups (a random mask may be the posterior mask too)
+    assert posterior.float().mean() < 3
+
+
+# --- a linear-Gaussian series in closed form --------------------------------------------------------------------------
+
+D, M = 2, 5
+NOISE_SD = 0.7
+
+
+def series_cov() -> Tensor:
+    """The covariance of standardised (theta, x), x_j = theta_1 cos(j) + theta_2 sin(j) + noise."""
+    j = torch.arange(M, dtype=torch.float64)
+    lift = torch.cat([torch.eye(D, dtype=torch.float64), torch.stack([j.cos(), j.sin()], -1)])
+    cov = lift @ lift.T
+    cov[D:, D:] += NOISE_SD**2 * torch.eye(M, dtype=torch.float64)
+    sd = cov.diagonal().sqrt()
+    return cov / sd[:, None] / sd
+
+
+def gaussian(given: list[int], asked: list[int], values: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and covariance of the asked variables, given values (K, len(given)) of others."""
+    cov = series_cov()
+    gain = cov[asked][:, given] @ torch.linalg.inv(cov[given][:, given])
+    return values.double() @ gain.T, cov[asked][:, asked] - gain @ cov[given][:, asked]
+
+
+def denoised(given: list[int], asked: list[int], values: Tensor, z: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+    """E[v | z, given] and its posterior standard deviations, for noise levels s (D,)."""
+    mean, cov = gaussian(given, asked, values)
+    gain = cov @ torch.linalg.inv(cov + torch.diag(s.double() ** 2))
+    return mean + (z.double() - mean) @ gain.T, (cov - gain @ cov).diagonal().sqrt()
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[SimformerBase, list[float]]:
+    settings = SimformerSettings(
+        noise="diagonal", layers=2, width=32, heads=2, head_size=16, widening=2, patch=2, absent=0.3,
+        masks=MaskMix(0.4, 0.1, 0.1, 0.3, 0.1),
+    )  # fmt: skip
+    torch.manual_seed(0)
+    base = SimformerBase(D, M, settings)
+    chol = torch.linalg.cholesky(series_cov()).float()
+    g = torch.Generator().manual_seed(1)
+    steps, history = 700, []
+    optimiser = torch.optim.Adam(base.parameters(), lr=3e-3)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    for _ in range(steps):
+        v = torch.randn(256, D + M, generator=g) @ chol.T
+        loss = base.loss(v[:, :D], v[:, D:], g).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        schedule.step()
+        history.append(float(loss))
+    return base.requires_grad_(False), history
+
+
+def observed(k: int) -> Tensor:
+    """K draws of x."""
+    chol = torch.linalg.cholesky(series_cov()).float()
+    return (normal(k, D + M, seed=9) @ chol.T)[:, D:]
+
+
+LEVELS = [[0.05, 0.05], [0.3, 0.3], [1.0, 1.0], [8.0, 8.0], [0.2, 3.0]]
+
+
+@pytest.mark.parametrize("missing", [[], [3], [2, 3], [0, 1, 4]])
+def test_denoised_mean_of_parameters(trained, missing):
+    base, _ = trained
+    x = observed(100)
+    kept = [j for j in range(M) if j not in missing]
+    x[:, missing] = NAN
+    denoiser = base.condition(x)
+    assert denoiser.dim == D
+    for levels in LEVELS:
+        s = torch.tensor(levels)
+        mean, cov = gaussian([D + j for j in kept], [0, 1], x[:, kept])
+        v = mean + normal(100, D, seed=7).double() @ torch.linalg.cholesky(cov).T
+        z = v.float() + s * normal(100, D, seed=8)
+        want, sd = denoised([D + j for j in kept], [0, 1], x[:, kept], z, s)
+        error = ((denoiser.mean(z, s) - want) / sd).square().mean().sqrt()
+        assert error < 0.25, (levels, error)  # in posterior standard deviations; seen: LIMIT
+
+
+def test_predictive_matches_closed_form(trained):
+    base, _ = trained
+    x = observed(2)
+    gone, kept = [1, 2], [0, 3, 4]
+    x[:, gone] = NAN
+    n = 3000
+    denoiser = base.condition(x, predict=True)
+    draws = run(denoiser, n, Sampler(steps=16), torch.Generator().manual_seed(0))
+    assert draws.shape == (n, 2, D + 2)
+    mean, cov = gaussian([D + j for j in kept], [0, 1, D + 1, D + 2], x[:, kept])
+    sd = cov.diagonal().sqrt()
+    # Sampling error of a mean is 0.018 sd and of an sd 1.3 %; the rest is what a minute's network leaves.
+    assert ((draws.mean(0) - mean) / sd).abs().max() < 0.3
+    assert (draws.std(0) / sd - 1).abs().max() < 0.2
+    correlation = torch.corrcoef(draws[:, 0].T.double())
+    assert (correlation - cov / sd[:, None] / sd).abs().max() < 0.15
+
+
+def test_loss_falls_to_its_floor(trained):
+    _, history = trained
+    assert sum(history[-50:]) < 0.7 * sum(history[:50])
+
+
+# --- the paper's preset, settings, errors -----------------------------------------------------------------------------
+
+
+def test_paper_preset():
+    torch.manual_seed(0)
+    base = SimformerBase(2, 3, PAPER_SIMFORMER)
+    assert len(base.layers.blocks) == 6
+    block = base.layers.blocks[0]
+    assert (block.heads, block.head_size) == (4, 10)
+    assert tuple(block.qkv.weight.shape) == (3 * 40, 50)
+    assert tuple(block.widen.weight.shape) == (150, 50)
+    assert tuple(base.tokens.noise.weight.shape) == (6 * 50, 128)
+    name = base.tokens.get_buffer("name")
+    torch.testing.assert_close(name @ name.T / 20, torch.eye(5), atol=1e-5, rtol=0)
+    assert "tokens.name" not in dict(base.named_parameters())
+    assert abs(base.s_min - 1e-3) < 1e-5
+    assert abs(base.s_max - 12.45) < 0.01
+    g = torch.Generator().manual_seed(0)
+    optimiser = torch.optim.Adam(base.parameters(), lr=1e-3)
+    theta = normal(2000, 2)
+    x = torch.cat([theta, theta[:, :1] - theta[:, 1:]], -1) + 0.1 * normal(2000, 3, seed=2)
+    history = []
+    for _ in range(60):
+        rows = torch.randint(2000, (128,), generator=g)
+        loss = base.loss(theta[rows], x[rows], g).mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        history.append(float(loss))
+    assert sum(history[-15:]) < 0.8 * sum(history[:15])
+    base.requires_grad_(False)
+    mean = base.condition(x[:2]).mean(normal(5, 2, 2), torch.tensor(1e-3))
+    torch.testing.assert_close(mean, normal(5, 2, 2), atol=1e-2, rtol=0)  # at noise 1e-3 the mean is z
+    x[0, 1] = NAN
+    assert base.condition(x[:1], predict=True).mean(normal(5, 3), torch.tensor(0.1)).shape == (5, 3)
+    with pytest.raises(InputError, match="predict=True"):
+        base.condition(x[:1])
+
+
+@pytest.mark.parametrize("settings", [PAPER_SIMFORMER, replace(SMALL, noise="diagonal", patch=3)])
+def test_config_rebuilds(settings):
+    base = make(settings=settings)
+    config = json.loads(json.dumps(base.config()))
+    assert config["network"] == "simformer"
+    again = SimformerBase(config["dim"], config["x_dim"], SimformerSettings.from_config(config["settings"]))
+    assert again.settings == settings
+    again.load_state_dict(base.state_dict())
+    x, z, s = normal(2, 5), normal(3, 2, 2), torch.tensor(0.3)
+    torch.testing.assert_close(again.condition(x).mean(z, s), base.condition(x).mean(z, s))
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"noise": "full"}, {"attention": "sparse"}, {"tokens": "other"}, {"output": "eps"}, {"levels": "uniform"},
+        {"layers": 0}, {"patch": 0}, {"absent": 1.5}, {"groups": 0}, {"tokens": "paper"},
+        {"tokens": "paper", "width": 50, "noise": "diagonal"},
+    ],
+)  # fmt: skip
+def test_bad_settings(bad):
+    with pytest.raises(InputError):
+        SimformerSettings(**bad)
+
+
+def test_bad_masks():
+    with pytest.raises(InputError, match="sum to 1"):
+        MaskMix(posterior=0.9)
+    with pytest.raises(InputError, match="0 or more"):
+        MaskMix(posterior=1.5, joint=-0.5, likelihood=0, predictive=0, random=0)
+
+
+def test_bad_calls():
+    base = make()
+    x = normal(2, 5)
+    with pytest.raises(InputError, match="shape"):
+        base.condition(normal(2, 4))
+    denoiser = base.condition(x)
+    with pytest.raises(InputError, match="last dimension of 2"):
+        denoiser.mean(normal(4, 2, 3), torch.tensor(0.1))
+    with pytest.raises(InputError, match="2 observations"):
+        denoiser.mean(normal(4, 3, 2), torch.tensor(0.1))
+    with pytest.raises(InputError, match="'scalar'"):
+        denoiser.mean(normal(4, 2, 2), torch.tensor([0.1, 0.2]))
+    x[0, 1] = NAN
+    with pytest.raises(InputError, match="every row"):
+        base.condition(x, predict=True)
+    with pytest.raises(InputError, match="'full'"):
+        denoiser.mean_full(normal(4, 2, 2), torch.eye(2))
+
+
+def test_vp_levels_follow_the_schedule():
+    base = make(settings=replace(SMALL, levels="vp", noise="diagonal", law=NoiseLaw(isotropic=0.45)))
+    s = base._draw_levels(20_000, 3, torch.Generator().manual_seed(0))
+    t = base.settings.vp.t(s)
+    # Uniform times: mean 1/2, standard error 0.002.
+    assert abs(t[:, 0].mean() - 0.5) < 0.01
+    assert abs((s[:, 0] == s[:, 2]).float().mean() - 0.45) < 0.015
+    assert base.s_max == base.settings.vp.level(1.0)
