@@ -4,7 +4,7 @@ With z = theta_0 + s eps the probability-flow ODE is dz/ds = (z - D(z, s)) / s w
 
 - ``multistep``: second order, one evaluation a step. In h = log(s / s') the ODE is linear with forcing D, so a step is
   exact for constant D, and D is extrapolated from the last two evaluations. ``eta`` = 0 is the ODE; ``eta`` = 1 is the
-  reverse SDE (fresh noise in each step but the last); between, a mix.
+  reverse SDE (fresh noise in each step but the last); between, a mix. With Langevin corrections D is not extrapolated.
 - ``heun``: second order, two evaluations a step, on dz/ds.
 - ``euler_maruyama``: the reverse VP-SDE in VP time t, t_i = (t_min + i/T (t_max - t_min))^2, noise in every step, and
   Langevin corrections of size beta |dt| / 4 after each step where asked for. With 25 steps it is the paper's sampler.
@@ -157,7 +157,8 @@ def _multistep(denoiser, z, grid, sampler, generator, on_step):
                 fresh = s_next * torch.sqrt(-torch.expm1(-2 * sampler.eta**2 * h))
                 z = z + fresh.to(z) * randn(z, generator)
             z = _correct(denoiser, z, s, s_next, sampler, generator)
-            before, h_before = now, h
+            # Fresh Langevin noise would enter the extrapolation as a slope of D: none then.
+            before, h_before = (now if sampler.corrections == 0 else None), h
         if on_step is not None:
             on_step(i)
     return z

@@ -29,12 +29,13 @@ _PACKED = 32  # states are packed into sequences of about this many diffused tok
 class Block(nn.Module):
     """One layer: attention, then an MLP, each with a normalised input and a skip connection."""
 
-    def __init__(self, width: int, heads: int, head_size: int, widening: int):
+    def __init__(self, width: int, heads: int, head_size: int, widening: int, raw_values: bool):
         super().__init__()
-        self.heads, self.head_size = heads, head_size
+        self.heads, self.head_size, self.raw_values = heads, head_size, raw_values
         self.before_attention = nn.LayerNorm(width)
         self.before_mlp = nn.LayerNorm(width)
-        self.qkv = nn.Linear(width, 3 * heads * head_size)
+        self.qk = nn.Linear(width, 2 * heads * head_size)
+        self.v = nn.Linear(width, heads * head_size)
         self.merge = nn.Linear(heads * head_size, width)
         self.widen = nn.Linear(width, widening * width)
         self.narrow = nn.Linear(widening * width, width)
@@ -44,8 +45,9 @@ class Block(nn.Module):
 
     def project(self, h: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values, each with shape (*, heads, T, head_size), from tokens (*, T, width)."""
-        qkv = self.qkv(self.before_attention(h)).unflatten(-1, (3, self.heads, self.head_size))
-        q, k, v = qkv.unbind(-3)
+        inner = self.before_attention(h)
+        q, k = self.qk(inner).unflatten(-1, (2, self.heads, self.head_size)).unbind(-3)
+        v = self.v(h if self.raw_values else inner).unflatten(-1, (self.heads, self.head_size))
         return q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3)
 
     def finish(self, h: Tensor, attended: Tensor, shift: Tensor | None) -> Tensor:
@@ -64,11 +66,14 @@ class Transformer(nn.Module):
         heads: the number of attention heads.
         head_size: the size of a head.
         widening: the hidden width of the MLP, in units of w.
+        raw_values: attention values are taken before the normalisation (so they are linear in the data).
     """
 
-    def __init__(self, width: int, layers: int, heads: int, head_size: int, widening: int):
+    def __init__(self, width: int, layers: int, heads: int, head_size: int, widening: int, raw_values: bool):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(width, heads, head_size, widening) for _ in range(layers))
+        self.blocks = nn.ModuleList(
+            Block(width, heads, head_size, widening, raw_values) for _ in range(layers)
+        )
         self.last = nn.LayerNorm(width)
 
     def encode(self, h: Tensor, bias: Tensor | None) -> Memory:

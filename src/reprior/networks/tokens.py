@@ -177,35 +177,52 @@ class LearnedTokens(nn.Module):
         patch: the number of slots in a token.
         width: the width w of a token.
         layers: the number of layers that the noise enters.
-        levels: the number of noise levels that a token is told: 1, or one per slot.
     """
 
-    def __init__(self, tokens: int, patch: int, width: int, layers: int, levels: int):
+    def __init__(self, tokens: int, patch: int, width: int, layers: int):
         super().__init__()
         self.layers = layers
         self.name = nn.Parameter(torch.randn(tokens, width))
         self.value = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
+        self.guess = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
+        self.centre = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
         self.state = nn.Parameter(torch.randn(2, tokens, patch, width) * patch**-0.5)
-        self.noise = nn.Sequential(nn.Linear(levels, 64), nn.SiLU(), nn.Linear(64, layers * width))
+        self.noise = nn.Sequential(nn.Linear(2 * patch, 64), nn.SiLU(), nn.Linear(64, layers * width))
         self.head = nn.Parameter(torch.zeros(tokens, width, patch))
         self.head_bias = nn.Parameter(torch.zeros(tokens, patch))
 
-    def embed(self, index: Tensor, values: Tensor, states: Tensor) -> Tensor:
+    def fixed(self, index: Tensor, states: Tensor, centre: Tensor | None) -> Tensor:
+        """The part of the tokens that no noisy value changes, with shape (*, T', w).
+
+        Arguments:
+            index: which tokens, with shape (T',).
+            states: the slots' states, with shape (*, T', patch).
+            centre: the guess from given values in the slots of diffused tokens, with shape (*, T', patch); None for given ones.
+        """
+        given, diffused = (states == GIVEN).to(self.name), (states == DIFFUSED).to(self.name)
+        still = self.name[index] + _per_token(given, self.state[0][index])
+        still = still + _per_token(diffused, self.state[1][index])
+        return still if centre is None else still + _per_token(centre, self.centre[index])
+
+    def embed(self, index: Tensor, values: Tensor, guess: Tensor | None, fixed: Tensor) -> Tensor:
         """Tokens, with shape (*, T', w).
 
         Arguments:
             index: which tokens, with shape (T',).
             values: values in the slots, zero where absent, with shape (*, T', patch).
-            states: the slots' states, broadcasting to values.
+            guess: the Gaussian guess from the noisy values in the slots of diffused tokens; None for given ones.
+            fixed: what `fixed` gave.
         """
-        given, diffused = (states == GIVEN).to(values), (states == DIFFUSED).to(values)
-        still = self.name[index] + _per_token(given, self.state[0][index])
-        still = still + _per_token(diffused, self.state[1][index])
-        return still + _per_token(values, self.value[index])
+        h = fixed + _per_token(values, self.value[index])
+        return h if guess is None else h + _per_token(guess, self.guess[index])
 
-    def shift(self, logs: Tensor) -> Tensor:
-        """What the noise adds in every layer, with shape (*, layers, w), from half log levels (*, levels)."""
-        return self.noise(logs).unflatten(-1, (self.layers, -1))
+    def shift(self, told: Tensor) -> Tensor:
+        """What the noise adds in every layer, with shape (*, layers, w).
+
+        Arguments:
+            told: half the log of each slot's noise level and of its width, with shape (*, 2 patch).
+        """
+        return self.noise(told).unflatten(-1, (self.layers, -1))
 
     def read(self, index: Tensor, h: Tensor) -> Tensor:
         """The network's output in each slot, with shape (*, T', patch), from final tokens (*, T', w)."""
@@ -239,12 +256,15 @@ class PaperTokens(nn.Module):
         self.noise = nn.Linear(128, layers * self.WIDTH)
         self.head = nn.Linear(self.WIDTH, 1)
 
-    def embed(self, index: Tensor, values: Tensor, states: Tensor) -> Tensor:
-        """As in `LearnedTokens`."""
-        lead = values.shape[:-1]
-        flag = (states == GIVEN).to(values) * self.given
-        name = self.get_buffer("name")[index]
-        return torch.cat([name.expand(*lead, 20), values.expand(*lead, 20), flag.expand(*lead, 10)], -1)
+    def fixed(self, index: Tensor, states: Tensor, centre: Tensor | None) -> Tensor:
+        """As in `LearnedTokens`, with zeros in place of the scalar."""
+        flag = (states == GIVEN).to(self.given) * self.given
+        name = self.get_buffer("name")[index].expand(*flag.shape[:-1], 20)
+        return torch.cat([name, torch.zeros_like(name), flag], -1)
+
+    def embed(self, index: Tensor, values: Tensor, guess: Tensor | None, fixed: Tensor) -> Tensor:
+        """As in `LearnedTokens`, with no use for the guess."""
+        return fixed + torch.nn.functional.pad(values.expand(*values.shape[:-1], 20), (20, 10))
 
     def shift(self, time: Tensor) -> Tensor:
         """What the time t adds in every layer, with shape (*, layers, w), from t (*, 1)."""

@@ -1,7 +1,7 @@
 """What every benchmark task offers: a simulator, two pairs of priors and a reference posterior.
 
-A task is p(x | theta) with a training prior p(theta) and a target prior q(theta), in two regimes: ``id`` (q lies within
-p) and ``ood`` (q reaches where p has little mass). The reference draws from
+A task is p(x | theta) with a training prior p(theta) and a target prior q(theta), in two regimes: ``id`` (q
+lies within p) and ``ood`` (q reaches where p has little mass). The reference draws from
 
     prior(theta) p(x | theta) / normaliser
 
@@ -31,7 +31,8 @@ def log_density(prior: Any, theta: Tensor) -> Tensor:
     """log prior(theta) in float64, -inf outside the support.
 
     Arguments:
-        theta: parameters, with shape (*, d). They are rounded to float32, the type of most priors' own numbers.
+        theta: parameters, with shape (*, d). They are rounded to float32, the type of most priors' own
+        numbers.
     """
     return priors.log_prob(prior, theta.float()).double()
 
@@ -171,7 +172,7 @@ class Task(ABC):
 
     def _predict(self, x: Tensor, observed: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
         raise InputError(
-            f"{self.name} has no reference predictive: its data are not a series; tasks that have one: oup, turin"
+            f"{self.name} has no reference predictive: its data are not a series; oup and turin have one"
         )
 
     def _check_regime(self, regime: str) -> str:
@@ -204,7 +205,8 @@ class Task(ABC):
     def _check_x(self, x: Tensor) -> Tensor:
         if tuple(x.shape) not in ((self.x_dim,), (1, self.x_dim)):
             raise InputError(
-                f"{self.name} takes one observation of shape ({self.x_dim},) or (1, {self.x_dim}); got {tuple(x.shape)}"
+                f"{self.name} takes one observation of shape ({self.x_dim},) or (1, {self.x_dim}); "
+                f"got {tuple(x.shape)}"
             )
         if not bool(torch.isfinite(x).all()):
             raise InputError(f"{self.name} takes a finite observation; got NaN or infinity")

@@ -4,10 +4,10 @@
 
 A prior sum_k w_k N(m_k, S_k) has the posterior sum_k w'_k N(m'_k, S'_k) with
 
-    S'_k = (S_k^-1 + 10 I)^-1,    m'_k = S'_k (S_k^-1 m_k + 10 x),    w'_k proportional to w_k N(x; m_k, S_k + 0.1 I).
+    S'_k = (S_k^-1 + 10 I)^-1,   m'_k = S'_k (S_k^-1 m_k + 10 x),   w'_k ~ w_k N(x; m_k, S_k + 0.1 I).
 
-Any other prior is sampled by rejection, from N(x, 0.1 I) accepted by the prior or from the prior accepted by the
-likelihood, whichever accepts more.
+Any other prior is sampled by rejection, from N(x, 0.1 I) accepted by the prior or from the prior accepted by
+the likelihood, whichever accepts more.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from torch.distributions import (
 
 from reprior import priors
 from reprior.tasks.base import Task, log_density
-from reprior.tasks.rejection import rejection_sample
+from reprior.tasks.rejection import Proposal, rejection_sample
+from reprior.tasks.student import student_proposal
 
 __all__ = ["GaussianLinear", "gaussian_components"]
 
@@ -76,7 +77,10 @@ class GaussianLinear(Task):
             theta = priors.sample(prior, count, int(rng.integers(2**31))).double()
             return theta, self._log_likelihood(theta, x)
 
-        return rejection_sample([from_likelihood, from_prior], n, rng)
+        def mixture(rng: np.random.Generator) -> Proposal:
+            return student_proposal(prior, lambda theta: self._log_likelihood(theta, x), rng)
+
+        return rejection_sample([from_likelihood, from_prior], n, rng, fallbacks=[mixture])
 
 
 def gaussian_components(prior: Any) -> tuple[Tensor, Tensor, Tensor] | None:

@@ -1,10 +1,12 @@
 """A proposal for a 2-D density: a grid that closes in on it, interpolated linearly.
 
-The log-density is evaluated on a grid of 64 x 64 points; the box shrinks to the points whose density is at least exp(-400),
-then exp(-100), exp(-25), exp(-18) times the largest (generous at first, when a narrow ridge lies between the points),
-until it no longer shrinks. The proposal g is the bilinear interpolant of the density on 160 x 160 points in that box, each value mixed with a tenth of the largest among its neighbours, so that jumps of the density (the edge of a
-uniform prior) are covered. Draws from g are exact: a cell by its mass, then each coordinate by its inverse CDF. Their
-weights f/g, close to one, remove what interpolation leaves, in `rejection_sample`.
+The log-density is evaluated on a grid of 64 x 64 points; the box shrinks to the points whose density is at
+least exp(-400), then exp(-100), exp(-25), exp(-18) times the largest (generous at first, when a narrow ridge
+lies between the points), until it no longer shrinks. The proposal g is the bilinear interpolant of the
+density on 160 x 160 points in that box, each value mixed with a tenth of the largest among its neighbours, so
+that jumps of the density (the edge of a uniform prior) are covered. Draws from g are exact: a cell by its
+mass, then each coordinate by its inverse CDF. Their weights f/g, close to one, remove what interpolation
+leaves, in `rejection_sample`.
 """
 
 from __future__ import annotations

@@ -2,18 +2,21 @@
 
     y_{k+1} = y_k + 0.2 theta_1 (exp(theta_2) - y_k) + e_k,     e_k ~ N(0, 0.05),     k = 0..24,     y_0 = 10.
 
-(The paper's 0.5 w_k with w_k ~ N(0, 0.2).) y_0 is the same in every series and is left out: x = (y_1, ..., y_25).
+(The paper's 0.5 w_k with w_k ~ N(0, 0.2).) y_0 is the same in every series and is left out: x = (y_1, ...,
+y_25).
 
-This is linear with Gaussian noise in y: with a = 1 - 0.2 theta_1 and b = 0.2 theta_1 exp(theta_2), m steps on,
+This is linear with Gaussian noise in y: with a = 1 - 0.2 theta_1 and b = 0.2 theta_1 exp(theta_2), m steps
+on,
 
     y_{k+m} | y_k ~ N(a^m y_k + b (1 + a + ... + a^{m-1}), 0.05 (1 + a^2 + ... + a^{2(m-1)})),
 
-so the likelihood of any subset of the points is exact, and so are the points between. The posterior is drawn from a grid
-on theta (`grid_proposal`).
+so the likelihood of any subset of the points is exact, and so are the points between. The posterior is drawn
+from a grid on theta (`grid_proposal`).
 
-**Exploding series.** For theta_1 < 0 the series runs away, by a factor 1 + 0.2 |theta_1| a step. Nothing is clipped: x is
-what the recursion gives (over two million draws of each of the four priors, |x| stays below 30,000, where a float32 is
-still a hundred times finer than the noise). Scale such data by medians and quantiles, not by means and standard deviations.
+**Exploding series.** For theta_1 < 0 the series runs away, by a factor 1 + 0.2 |theta_1| a step. Nothing is
+clipped: x is what the recursion gives (over two million draws of each of the four priors, |x| stays below
+30,000, where a float32 is still a hundred times finer than the noise). Scale such data by medians and
+quantiles, not by means and standard deviations.
 """
 
 from __future__ import annotations
@@ -110,7 +113,7 @@ def _posterior(x: Tensor, observed: Tensor, n: int, prior: Any, rng: np.random.G
 
 
 def _fill(theta: Tensor, x: Tensor, observed: Tensor, rng: np.random.Generator) -> Tensor:
-    """Draws the points that are not observed, with shape (n, 25), each given the one before and the next observed."""
+    """The series (n, 25): unobserved points are drawn given the one before and the next observed one."""
     a, b = _coefficients(theta)
     known = torch.nonzero(observed).flatten().tolist()
     noise = torch.from_numpy(rng.standard_normal((_STEPS, theta.shape[0])))

@@ -1,12 +1,14 @@
 """Rejection sampling with the supremum found on the way: exact draws without duplicates.
 
-To draw from f / Z with proposals g and weights w = f/g, a proposal theta_i with its own uniform u_i is kept when
+To draw from f / Z with proposals g and weights w = f/g, a proposal theta_i with its own uniform u_i is kept
+when
 
     log u_i < log w_i - M,       M = max of log w over ALL proposals so far.
 
-Keeping every u_i means that M may rise later: earlier proposals are then judged again, by the same u_i, so the kept ones
-are always those that a sampler told M from the start would keep. What is left of a wrong bound is the mass where w
-exceeds the largest of (at least 16,384) weights: of order 1/16,384 of the posterior or less.
+Keeping every u_i means that M may rise later: earlier proposals are then judged again, by the same u_i, so
+the kept ones are always those that a sampler told M from the start would keep. What is left of a wrong bound
+is the mass where w exceeds the largest of (at least 16,384) weights: of order 1/16,384 of the posterior or
+less.
 
 References:
     Caffo, Booth, Davis (2002), Empirical supremum rejection sampling, Biometrika 89.

@@ -1,21 +1,23 @@
-"""SLCP (simple likelihood, complex posterior): four 2-D Gaussian points whose mean and covariance are the parameters.
+"""SLCP (simple likelihood, complex posterior): the mean and covariance of four 2-D Gaussian points.
 
     x_i ~ N(mu, Sigma), i = 1..4,    mu = (theta_1, theta_2),    rho = tanh theta_5,
     Sigma = [[theta_3^2, rho theta_3 theta_4], [rho theta_3 theta_4, theta_4^2]].
 
-**Symmetry.** Sigma_12 = tanh(theta_5) theta_3 theta_4 keeps its value when BOTH theta_3 and theta_4 change sign, or when
-one of them changes sign together with theta_5. These maps and the identity are a group of four that leaves the
-likelihood unchanged. Flipping the sign of theta_3 or theta_4 alone does change it (the correlation turns round), so the
-four modes of the paper, (+-theta_3, +-theta_4) with theta_5 untouched, are not modes of the posterior:
-`Slcp.paper_reference` draws that variant, to show the difference.
+**Symmetry.** Sigma_12 = tanh(theta_5) theta_3 theta_4 keeps its value when BOTH theta_3 and theta_4 change
+sign, or when one of them changes sign together with theta_5. These maps and the identity are a group of four
+that leaves the likelihood unchanged. Flipping the sign of theta_3 or theta_4 alone does change it (the
+correlation turns round), so the four modes of the paper, (+-theta_3, +-theta_4) with theta_5 untouched, are
+not modes of the posterior: `Slcp.paper_reference` draws that variant, to show the difference.
 
-**The reference.** d Sigma = 4 |Sigma| d theta_3 d theta_4 d theta_5, so the likelihood, normalised over theta, is
+**The reference.** d Sigma = 4 |Sigma| d theta_3 d theta_4 d theta_5, so the likelihood, normalised over
+theta, is
 
-    Sigma ~ inverse-Wishart(2, S),    mu | Sigma ~ N(mean x, Sigma / 4),    S = scatter matrix of the four points,
+    Sigma ~ inverse-Wishart(2, S),   mu | Sigma ~ N(mean x, Sigma / 4),   S: scatter matrix of the points,
 
-with the four sign images equally likely: density l(theta). It is drawn directly, and accepted by the prior: the exact
-posterior. Where the prior contradicts the data and that accepts too little, a second proposal is fitted to the
-posterior (`slcp_proposal`); it contains l, which keeps the weights bounded, so this is exact too.
+with the four sign images equally likely: density l(theta). It is drawn directly, and accepted by the prior:
+the exact posterior. Where the prior contradicts the data and that accepts too little, a second proposal is
+fitted to the posterior (`slcp_proposal`); it contains l, which keeps the weights bounded, so this is exact
+too.
 
 References:
     Papamakarios, Sterratt, Murray (2019), Sequential neural likelihood.
@@ -85,9 +87,9 @@ class Slcp(Task):
     ) -> Tensor:
         """The paper's reference: one mode, then independent sign flips of theta_3 and theta_4.
 
-        The mode is theta_3 > 0, theta_4 > 0: draws of the exact posterior that lie there. The flips leave theta_5
-        alone, so half of the draws carry a correlation of the wrong sign. Arguments and result are those of
-        `reference`.
+        The mode is theta_3 > 0, theta_4 > 0: draws of the exact posterior that lie there. The flips leave
+        theta_5 alone, so half of the draws carry a correlation of the wrong sign. Arguments and result are
+        those of `reference`.
         """
         kept = torch.empty(0, self.dim, device=x.device)
         for seed_i in np.random.SeedSequence(seed).generate_state(1000):

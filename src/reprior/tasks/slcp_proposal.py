@@ -1,16 +1,17 @@
 """Proposals for the SLCP posterior: its normalised likelihood, and a fit to the posterior itself.
 
-**From the likelihood.** With C C' = S, the scatter matrix, and U U' ~ Wishart(2, I), Sigma = L L' with L = C U^-T follows
-the inverse Wishart, and sinh theta_5 = L_21 / L_22 because rho / sqrt(1 - rho^2) does. Its density is called l(theta).
+**From the likelihood.** With C C' = S, the scatter matrix, and U U' ~ Wishart(2, I), Sigma = L L' with L = C
+U^-T follows the inverse Wishart, and sinh theta_5 = L_21 / L_22 because rho / sqrt(1 - rho^2) does. Its
+density is called l(theta).
 
-**From a mixture**, 0.2 l + 0.8 t. The four images of theta share one point psi = (log|theta_3|, log|theta_4|, +-theta_5).
-t draws psi from a mixture of Student-t distributions fitted to the posterior; then (theta_1, theta_2) given Sigma as if
-the prior of the mean were Gaussian with its own mean m and covariance C,
+**From a mixture**, 0.2 l + 0.8 t. The four images of theta share one point psi = (log|theta_3|, log|theta_4|,
++-theta_5). t draws psi from a mixture of Student-t distributions fitted to the posterior; then (theta_1,
+theta_2) given Sigma as if the prior of the mean were Gaussian with its own mean m and covariance C,
 
     N(m', V'),   V' = Sigma/4 M^-1 C,   m' = Sigma/4 M^-1 m + C M^-1 (mean x),   M = C + Sigma/4;
 
-then one of the four images, by the prior. The weights prior x likelihood / (0.2 l + 0.8 t) are never larger than
-5 Z prior(theta), Z being the integral of the likelihood.
+then one of the four images, by the prior. The weights prior x likelihood / (0.2 l + 0.8 t) are never larger
+than 5 Z prior(theta), Z being the integral of the likelihood.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def from_likelihood(x: Tensor, prior: Any) -> Proposal:
         raise InputError("slcp: the four points lie on one line; their posterior has no density")
 
     def propose(count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        # Sigma = L L', L = C U^-T, with U U' ~ Wishart(2, I) by the Bartlett decomposition for an upper factor:
+        # Sigma = L L', L = C U^-T, with U U' ~ Wishart(2, I), by Bartlett's decomposition (upper factor):
         # U_22^2 ~ chi2(2), U_11^2 ~ chi2(1), U_12 ~ N(0, 1).
         z = torch.from_numpy(rng.standard_normal((6, count)))
         u11, u12, u22 = z[0].abs(), z[1], torch.sqrt(z[2] ** 2 + z[3] ** 2)
@@ -117,8 +118,9 @@ def from_mixture(x: Tensor, prior: Any, broad: Proposal, rng: np.random.Generato
 def log_evidence(x: Tensor) -> Tensor:
     """log Z, the logarithm of the integral of the likelihood over all theta.
 
-    The integral over mu leaves (2 pi)^-3 |Sigma|^-3/2 exp(-tr(Sigma^-1 S)/2) / 4; d theta = |Sigma|^-1 d Sigma / 4, four
-    times for the four images, gives the inverse-Wishart constant 2^2 Gamma_2(1) / |S| = 4 pi / |S|.
+    The integral over mu leaves (2 pi)^-3 |Sigma|^-3/2 exp(-tr(Sigma^-1 S)/2) / 4; d theta = |Sigma|^-1 d
+    Sigma / 4, four times for the four images, gives the inverse-Wishart constant 2^2 Gamma_2(1) / |S| = 4 pi
+    / |S|.
     """
     points = x.reshape(4, 2)
     centred = points - points.mean(0)

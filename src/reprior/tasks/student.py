@@ -1,10 +1,11 @@
 """A mixture of Student-t distributions fitted to a density by adaptive importance sampling.
 
-To propose from a density f known up to a constant, start from any draws and repeat: weigh the draws by (f/g)^gamma with
-gamma in (0, 1] as large as an effective sample size of one twentieth of them allows; take the weighted mean and
-covariance as centre and scale of a multivariate t with 5 degrees of freedom, g; draw from g. Two rounds after gamma has
-reached one, resample the draws by their weights and replace the single t by a mixture of eight, fitted by EM.
-The fit decides only how often a proposal is accepted, never what is accepted.
+To propose from a density f known up to a constant, start from any draws and repeat: weigh the draws by
+(f/g)^gamma with gamma in (0, 1] as large as an effective sample size of one twentieth of them allows; take
+the weighted mean and covariance as centre and scale of a multivariate t with 5 degrees of freedom, g; draw
+from g. Two rounds after gamma has reached one, resample the draws by their weights and replace the single t
+by a mixture of eight, fitted by EM. The fit decides only how often a proposal is accepted, never what is
+accepted.
 
 References:
     Cappe et al. (2008), Adaptive importance sampling in general mixture classes.
@@ -68,10 +69,11 @@ class StudentMixture:
 def student_proposal(
     prior: Any, log_likelihood: Callable[[Tensor], Tensor], rng: np.random.Generator
 ) -> Proposal:
-    """Proposes from 0.2 prior + 0.8 t, with t fitted to the posterior; no weight exceeds five times the likelihood.
+    """Proposes from 0.2 prior + 0.8 t, with t fitted to the posterior; weights are at most 5 x likelihood.
 
     Arguments:
-        log_likelihood: from theta (n, d) to (n,); not asked where the prior is below exp(-60) of its largest value.
+        log_likelihood: from theta (n, d) to (n,); not asked where the prior is below exp(-60) of its largest
+        value.
     """
     start = priors.sample(prior, 16_384, int(rng.integers(2**31))).double()
     floor = float(log_density(prior, start).max()) - 60
@@ -132,7 +134,7 @@ def _mixture(phi: Tensor, weights: Tensor, rng: np.random.Generator) -> StudentM
 
 
 def _temper(log_w: Tensor, least: float) -> float:
-    """The largest gamma in (0, 1] for which the weights exp(gamma log_w) keep an effective sample size `least`."""
+    """The largest gamma in (0, 1] that leaves exp(gamma log_w) an effective sample size `least`."""
 
     def size(gamma: float) -> float:
         weights = torch.softmax(gamma * log_w, dim=0)

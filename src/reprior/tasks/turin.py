@@ -1,6 +1,7 @@
 """Turin, read literally: a radio channel with one path, in decibels.
 
-With theta = (g_0, T_rev, lambda_0, sigma^2), B = 0.5 GHz, N = 101 frequencies, df = B / (N - 1) and tau_max = 1e-7 s:
+With theta = (g_0, T_rev, lambda_0, sigma^2), B = 0.5 GHz, N = 101 frequencies, df = B / (N - 1) and tau_max =
+1e-7 s:
 
     paths       Poisson(lambda_0 tau_max) + 1, each with delay tau ~ U(0, tau_max)
     gain        alpha ~ CN(0, g_0 exp(-tau / T_rev) / lambda_0)
@@ -9,14 +10,15 @@ With theta = (g_0, T_rev, lambda_0, sigma^2), B = 0.5 GHz, N = 101 frequencies, 
 
 CN(0, v) is circular with E|z|^2 = v; IFFT carries the factor 1/N.
 
-The paper feeds parameters of order 0.5 to this with no rescaling. lambda_0 tau_max is then 5e-8: there is one path, and
-exp(-tau / T_rev) = 1. That makes the likelihood a two-dimensional integral over the delay and |alpha|^2, which is
-computed (see `turin_likelihood`); it depends on g_0 / lambda_0 and sigma^2 only, and what the data teach is sigma^2.
-The simulator draws the Poisson number all the same; the likelihood leaves out a second path (probability 5e-8) and the
-decay (relative change of the gain 2e-7), and refuses parameters for which these would exceed 1e-3 and 1e-2.
+The paper feeds parameters of order 0.5 to this with no rescaling. lambda_0 tau_max is then 5e-8: there is one
+path, and exp(-tau / T_rev) = 1. That makes the likelihood a two-dimensional integral over the delay and
+|alpha|^2, which is computed (see `turin_likelihood`); it depends on g_0 / lambda_0 and sigma^2 only, and what
+the data teach is sigma^2. The simulator draws the Poisson number all the same; the likelihood leaves out a
+second path (probability 5e-8) and the decay (relative change of the gain 2e-7), and refuses parameters for
+which these would exceed 1e-3 and 1e-2.
 
-All four parameters must be positive. Rows of theta that are not give rows of NaN (the log-likelihood is -inf there);
-under the task's own priors a draw is not positive with a probability of 3e-9 or less.
+All four parameters must be positive. Rows of theta that are not give rows of NaN (the log-likelihood is -inf
+there); under the task's own priors a draw is not positive with a probability of 3e-9 or less.
 `turin_physical` is the same channel at its physical scale.
 """
 
@@ -108,7 +110,7 @@ def _to_power(x: Tensor) -> np.ndarray:
 
 def _simulate(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """x (n, 101) for theta (n, 4)."""
-    valid = (theta > 0).all(-1)
+    valid = np.all(theta > 0, axis=-1)
     g_0, t_rev, lambda_0, variance = np.where(valid[:, None], theta, 1.0).T
     n_paths = rng.poisson(lambda_0 * _TAU_MAX) + 1
     y = _noise(variance, rng)
@@ -122,12 +124,13 @@ def _simulate(theta: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 def _log_path(path: OnePath, theta: Tensor) -> Tensor:
     """The one-path log-likelihood of the power, with shape (n,); -inf where a parameter is not positive."""
-    g_0, t_rev, lambda_0, variance = theta.numpy().T
-    valid = (theta > 0).all(-1).numpy()
+    values = theta.numpy()
+    g_0, t_rev, lambda_0, variance = values.T
+    valid = np.all(values > 0, axis=-1)
     if bool((valid & ((t_rev < 1e-5) | (lambda_0 > 1e4))).any()):
         raise InputError(
-            "turin: the likelihood is that of one path without decay; it takes T_rev >= 1e-5 and lambda_0 <= 1e4, "
-            f"got T_rev down to {t_rev[valid].min():.2g} and lambda_0 up to {lambda_0[valid].max():.2g}"
+            "turin: the likelihood is that of one path without decay; it takes T_rev >= 1e-5 and "
+            f"lambda_0 <= 1e4, got T_rev down to {t_rev[valid].min():.2g} and lambda_0 up to {lambda_0[valid].max():.2g}"
         )
     value = np.full(len(theta), -np.inf)
     if valid.any():

@@ -1,15 +1,18 @@
 """The exact likelihood of a Turin channel with one path, and its delay and gain given the data.
 
-Let P_n be the observed power, u = N df tau in (0, 50.5) the delay in samples, D_n(u) = sinc(n - u) / sinc((n - u) / N) and
-G = |alpha|^2 the gain. IFFT of the transfer function is alpha D_n times a phase, plus CN(0, sigma^2 / N), independent over
-n, so P_n is noncentral chi-square given (u, G). With b = 2 N sqrt(G) / sigma^2,
+Let P_n be the observed power, u = N df tau in (0, 50.5) the delay in samples, D_n(u) = sinc(n - u) / sinc((n
+- u) / N) and G = |alpha|^2 the gain. IFFT of the transfer function is alpha D_n times a phase, plus CN(0,
+sigma^2 / N), independent over n, so P_n is noncentral chi-square given (u, G). With b = 2 N sqrt(G) /
+sigma^2,
 
-    p(P | u, G) = prod_n N/sigma^2 exp(-N P_n/sigma^2) I_0(b sqrt(P_n) |D_n(u)|) exp(-b^2 sigma^2 D_n(u)^2 / 4N),
+    p(P | u, G) = prod_n N/sigma^2 exp(-N P_n/sigma^2) I_0(b sqrt(P_n) |D_n(u)|) exp(-b^2 sigma^2 D_n(u)^2 /
+    4N),
 
-u is uniform and G is exponential with mean m = g_0 / lambda_0. The factor h(u, b) = sum_n log I_0(b sqrt(P_n) |D_n|) holds
-no parameter: it is tabulated once an observation, on delays that are split where the integrand is steep. The integral
-over u is then a table in (sigma^2, b); that over G, by the trapezoid rule in sqrt(G), a table in (sigma^2, m); both are
-smooth and are interpolated by cubic splines of their logarithms. The products run over the observed n only.
+u is uniform and G is exponential with mean m = g_0 / lambda_0. The factor h(u, b) = sum_n log I_0(b sqrt(P_n)
+|D_n|) holds no parameter: it is tabulated once an observation, on delays that are split where the integrand
+is steep. The integral over u is then a table in (sigma^2, b); that over G, by the trapezoid rule in sqrt(G),
+a table in (sigma^2, m); both are smooth and are interpolated by cubic splines of their logarithms. The
+products run over the observed n only.
 """
 
 from __future__ import annotations
@@ -49,7 +52,8 @@ class OnePath:
     def log_likelihood(self, variance: np.ndarray, mean_gain: np.ndarray) -> np.ndarray:
         """log p(P_n, n observed), with shape (n,).
 
-        It is -inf for variances that lie so far off that the likelihood is below exp(-80) of its largest value.
+        It is -inf for variances that lie so far off that the likelihood is below exp(-80) of its largest
+        value.
 
         Arguments:
             variance: sigma^2, with shape (n,).
@@ -82,8 +86,8 @@ class OnePath:
     def _variance_window(self) -> tuple[float, float]:
         """Where the likelihood can be within exp(-80) of its largest value.
 
-        I_0(z) <= exp(z) bounds it by (N/sigma^2)^k exp(-N R/sigma^2), with R the smallest residual of the amplitudes; what
-        this bound gives away at the largest value is less than 1.5 a point.
+        I_0(z) <= exp(z) bounds it by (N/sigma^2)^k exp(-N R/sigma^2), with R the smallest residual of the
+        amplitudes; what this bound gives away at the largest value is less than 1.5 a point.
         """
         shape = amplitude(np.linspace(0, _U_MAX, 3233), self.index)
         fitted = (shape @ self.root) ** 2 / np.maximum((shape**2).sum(-1), 1e-300)
@@ -106,7 +110,7 @@ class _Table:
         v_low, v_high = np.exp(self.log_v[[0, -1]])
         self.root_gain_max = np.sqrt(45 * np.exp(self.log_m[-1]))
         # b on an asinh axis: fine where the peaks of the integrand over u overtake each other, coarse beyond.
-        self.b_scale = 8 / path.root.max()
+        self.b_scale = 8 / max(path.root.max(), 1e-6)
         top = np.arcsinh(2 * N_POINTS * self.root_gain_max / v_low / self.b_scale)
         self.axis = np.linspace(0, top, int(np.ceil(top / 0.14)) + 4)
         self.b = self.b_scale * np.sinh(self.axis)
@@ -178,7 +182,7 @@ class _Table:
     def _over_delays(self, v: float) -> np.ndarray:
         """log of the mean over u at each b, without the factor exp(-b^2 v energy_max / 4N)."""
         exponent = self.h - (self.b**2 * v / (4 * N_POINTS))[:, None] * (self.energy - self.energy_max)
-        return logsumexp(exponent, axis=-1, b=self.width / _U_MAX)
+        return np.asarray(logsumexp(exponent, axis=-1, b=self.width / _U_MAX))
 
     def _over_gain(self, i: int) -> np.ndarray:
         """log p(P | sigma^2, m) for the i-th sigma^2 and every m."""

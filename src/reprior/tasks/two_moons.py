@@ -8,9 +8,10 @@ Given x and c, the parameters are known up to the sign s of theta_1 + theta_2:
 
     theta = ((s u - v), (s u + v)) / sqrt(2),      u = c_1 - x_1 (which must be >= 0),      v = x_2 - c_2.
 
-For each s this is a rotation or a reflection of c, so its Jacobian is 1 and the likelihood is the density of c,
-p(x | theta) = N(r; 0.1, 0.01^2) / (pi |r|). Drawing c from the simulator and s from {-1, 1} therefore draws theta from
-the normalised likelihood; accepting with probability prior(theta) / max prior gives the exact posterior.
+For each s this is a rotation or a reflection of c, so its Jacobian is 1 and the likelihood is the density of
+c, p(x | theta) = N(r; 0.1, 0.01^2) / (pi |r|). Drawing c from the simulator and s from {-1, 1} therefore
+draws theta from the normalised likelihood; accepting with probability prior(theta) / max prior gives the
+exact posterior.
 
 References:
     Lueckmann et al. (2021), Benchmarking simulation-based inference.

