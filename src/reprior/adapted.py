@@ -27,7 +27,7 @@ from reprior.guidance.guidance import Guidance, chunked
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.info import Info
 from reprior.posterior import Posterior, check_x, fresh_seed
-from reprior.weights import pareto_k
+from reprior.weights import pareto_k, share
 
 __all__ = ["AdaptedPosterior", "adapt"]
 
@@ -68,14 +68,14 @@ def adapt(
     warnings = []
     if change.outside > 0:
         warnings.append(
-            f"{100 * change.outside:.2g} % of the target prior's mass lies outside the prior's support and is left out"
+            f"{100 * change.outside:.3g} % of the target prior's mass lies outside the prior's support and is left out"
         )
     if change.same and method != "none":
         guidance, why = build_guidance("none", posterior, change, None, seed, observed, progress)
         why = "the target prior equals the prior, so nothing changes"
     else:
         guidance, why = build_guidance(method, posterior, change, settings, seed, observed, progress)
-    return AdaptedPosterior(posterior, change, guidance, why, tuple(warnings))
+    return AdaptedPosterior(posterior, change, guidance, why, tuple(warnings), posterior.sampler)
 
 
 @dataclass(frozen=True)
@@ -290,7 +290,7 @@ class AdaptedPosterior:
 
 def _judge(log_w: Tensor, notes: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
     """ESS/N and k-hat of the prior-ratio weights, and what they warn of."""
-    ess = [metrics.ess(log_w[:, k]) for k in range(log_w.shape[1])]
+    ess = [share(log_w[:, k]) for k in range(log_w.shape[1])]
     k_hat = [pareto_k(log_w[:, k]) for k in range(log_w.shape[1])]
     warnings = []
     if min(ess) < LOW_ESS:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -90,13 +91,15 @@ def make_change(
 
     Arguments:
         prior: the prior p.
-        target: a distribution (anything `reprior.priors.as_prior` takes), a callable log-density, or samples of q with
-            shape (n, d).
+        target: a distribution (anything `reprior.priors.as_prior` takes), a callable log-density, or samples of q (a
+            tensor or array) with shape (n, d).
         scale: the standardisation of theta.
         seed: seeds the checks and the ratio that samples need.
         accept_outside: go on although q has mass outside p's support; the result is q restricted to that support.
     """
     dim = len(scale.shift)
+    if isinstance(target, np.ndarray):
+        target = torch.as_tensor(target, dtype=torch.float32)
     if isinstance(target, Tensor):
         return _from_samples(prior, target, scale, seed, accept_outside)
     if callable(target) and not hasattr(target, "log_prob") and not hasattr(target, "logpdf"):
@@ -118,7 +121,7 @@ def outside_fraction(prior: Any, theta: Tensor, accept: bool) -> float:
     fraction = float((~torch.isfinite(priors.log_prob(prior, theta))).float().mean())
     if fraction > 0 and not accept:
         raise SupportError(
-            f"{100 * fraction:.2g} % of the target prior's mass lies outside the support of the prior the posterior was "
+            f"{100 * fraction:.3g} % of the target prior's mass lies outside the support of the prior the posterior was "
             "trained under; no reweighting can reach it. Narrow the target prior, or pass accept_outside=True to "
             "get the posterior under the target prior restricted to that support"
         )
@@ -138,7 +141,7 @@ def _checked_callable(
         )
 
     def log_q(theta: Tensor) -> Tensor:
-        flat = theta.reshape(-1, theta.shape[-1])
+        flat = theta.reshape(-1, theta.shape[-1]).float()  # a network in single precision takes no other
         return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 
     return log_q
@@ -176,15 +179,25 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
         change.scale,
         change.outside,
         same,
-        _has_gradient(change, theta[torch.isfinite(log_r)][:4]),
+        _has_gradient(change, theta[torch.isfinite(log_r)][:64], seed),
     )
 
 
-def _has_gradient(change: PriorChange, theta: Tensor) -> bool:
+def _has_gradient(change: PriorChange, theta: Tensor, seed: int) -> bool:
+    """Whether autograd's gradient of log r is its slope: a log q from numpy or scipy gives autograd that of p alone."""
     with torch.enable_grad():
         theta = theta.detach().clone().requires_grad_(True)
         value = change.log_r(theta)
         if not value.requires_grad:
             return False
         (gradient,) = torch.autograd.grad(value.sum(), theta, allow_unused=True)
-    return gradient is not None and bool(torch.isfinite(gradient).all())
+    if gradient is None or not bool(torch.isfinite(gradient).all()):
+        return False
+    with torch.no_grad():
+        noise = torch.randn(theta.shape, generator=torch.Generator().manual_seed(seed))
+        step = 0.02 * change.scale.scale.cpu() * noise.to(theta)
+        rise = (change.log_r(theta + step) - change.log_r(theta - step)) / 2
+        told = (gradient * step).sum(-1)
+        fine = torch.isfinite(rise)  # a step may leave the support
+        allowed = 0.1 * told.abs() + 1e-4 * (1 + value.abs())  # curvature, and rounding in single precision
+    return not bool(fine.any()) or float(((rise - told).abs() <= allowed)[fine].float().mean()) > 0.5

@@ -1,8 +1,8 @@
 """Importance correction: adapted samples reweighted towards the exact target with densities of the base.
 
 Samples theta ~ g(theta | x) of any method get weights p(theta | x) r(theta) / g(theta | x). The base's log p is its own
-probability-flow density; g is that of the guided denoiser where there is one, and p r / Z itself (weights one) for
-methods that resample. What it corrects is the guidance's error; the base's own error stays.
+probability-flow density and g is that of the guided denoiser; methods without one (they resample a pool, draw from a
+mixture, or average over fresh draws) are refused. What it corrects is the guidance's error; the base's own error stays.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def importance_correction(adapted: Any, theta: Tensor, x: Tensor) -> Tensor:
         x: the observation, with shape (1, m).
     """
     posterior = adapted.posterior
+    if not adapted.guidance.has_density:
+        raise InputError(
+            f"method {adapted.method!r} averages over fresh draws in every step, so its samples have no density to "
+            "correct with; correct='no' is all it offers"
+        )
     generator = torch.Generator().manual_seed(0)
     denoiser = posterior.condition(x)
     try:

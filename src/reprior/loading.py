@@ -65,6 +65,8 @@ def _posterior(
         raise InputError(
             "the file could not hold the prior (it is no plain distribution): load(path, prior=...) needs it"
         )
+    if priors.dim_of(kept) != base.dim:
+        raise InputError(f"the prior has {priors.dim_of(kept)} parameters; the posterior has {base.dim}")
     names = tuple(meta["parameters"])
     stored = part(tensors, "simulations")
     simulations = Simulations(stored["theta"], stored["x"], kept, names) if stored else None
@@ -87,7 +89,8 @@ def _adapted(
 ) -> AdaptedPosterior:
     change = _change(posterior, part(tensors, "target"), meta, target)
     guidance = _guidance(posterior, change, part(tensors, "guidance"), meta)
-    return AdaptedPosterior(posterior, change, guidance, meta["why"], tuple(meta["warnings"]))
+    warnings = tuple(meta["warnings"])
+    return AdaptedPosterior(posterior, change, guidance, meta["why"], warnings, posterior.sampler)
 
 
 def _change(

@@ -36,6 +36,9 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "MultivariateNormal": ("loc", "scale_tril"),
 }
 
+# What sbi's process_prior wraps around a torch distribution, in its attribute `prior`.
+_SBI_WRAPPERS = ("OneDimPriorWrapper", "PytorchReturnTypeWrapper")
+
 
 class Product:
     """The product of independent distributions: the parts of theta are drawn one after the other.
@@ -61,23 +64,31 @@ class Product:
 
 
 class ScipyPrior:
-    """A frozen scipy distribution (univariate, or multivariate with ``rvs`` and ``logpdf``) as a prior."""
+    """A frozen scipy distribution with ``rvs`` and ``logpdf`` as a prior.
+
+    Arguments:
+        frozen: a multivariate one, or a univariate one; arrays as its parameters give one independent parameter each.
+    """
 
     def __init__(self, frozen: Any):
         self.frozen = frozen
-        size = len(torch.atleast_1d(torch.as_tensor(frozen.rvs(random_state=0))))
-        self.event_shape = torch.Size((size,))
+        self.univariate = hasattr(frozen, "ppf")
+        self.event_shape = torch.atleast_1d(torch.as_tensor(frozen.rvs(random_state=0))).shape
+        if len(self.event_shape) != 1:
+            raise InputError(f"a prior needs draws of shape (d,); this one gives {tuple(self.event_shape)}")
         self.batch_shape = torch.Size(())
 
     def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
         n = int(torch.Size(sample_shape).numel())
         seed = int(torch.randint(2**31 - 1, ()))
-        draws = torch.as_tensor(self.frozen.rvs(size=n, random_state=seed), dtype=torch.float32)
+        size = (n, self.event_shape[0]) if self.univariate else n
+        draws = torch.as_tensor(self.frozen.rvs(size=size, random_state=seed), dtype=torch.float32)
         return draws.reshape(*sample_shape, self.event_shape[0])
 
     def log_prob(self, theta: Tensor) -> Tensor:
         flat = theta.detach().cpu().double().reshape(-1, self.event_shape[0]).numpy()
-        value = self.frozen.logpdf(flat[:, 0] if self.event_shape[0] == 1 else flat)
+        value = self.frozen.logpdf(flat)
+        value = value.sum(-1) if self.univariate else value
         return torch.as_tensor(value, dtype=theta.dtype, device=theta.device).reshape(theta.shape[:-1])
 
 
@@ -138,6 +149,10 @@ def log_prob(prior: Any, theta: Tensor) -> Tensor:
 
     Returns: the log-density, with shape (*).
     """
+    if isinstance(prior, td.MixtureSameFamily):
+        return _mixture_log_prob(prior, theta)
+    if isinstance(prior, td.Independent) and isinstance(prior.base_dist, td.MixtureSameFamily):
+        return _mixture_log_prob(prior.base_dist, theta).sum(-1)
     try:
         support = prior.support
     except (AttributeError, NotImplementedError):
@@ -155,6 +170,20 @@ def log_prob(prior: Any, theta: Tensor) -> Tensor:
     return out
 
 
+def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:
+    # Each component counts where its own support is; torch would ask for a theta in the supports of all.
+    component = prior.component_distribution
+    each = theta.unsqueeze(-1 - len(prior.event_shape))
+    inside = component.support.check(each)  # pyright: ignore[reportOptionalMemberAccess]
+    if not bool(inside.all()):
+        with torch.random.fork_rng():
+            allowed = component.sample().to(theta)
+        mask = inside.unsqueeze(-1) if len(prior.event_shape) == 1 else inside
+        each = torch.where(mask, each, allowed)
+    logs = component.log_prob(each).masked_fill(~inside, -torch.inf)
+    return torch.logsumexp(logs + torch.log_softmax(prior.mixture_distribution.logits, -1), -1)
+
+
 def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
     # A part with a scalar event in an event of size one gives a trailing 1.
     if value.shape != theta.shape[:-1]:
@@ -168,6 +197,8 @@ def to_dict(prior: Any) -> dict[str, Any] | None:
     if isinstance(prior, Product) or (name == "MultipleIndependent" and hasattr(prior, "dists")):
         parts = [to_dict(as_prior(part)) for part in getattr(prior, "parts", getattr(prior, "dists", []))]
         return None if any(part is None for part in parts) else {"type": "Product", "parts": parts}
+    if name in _SBI_WRAPPERS and hasattr(prior, "prior"):
+        return to_dict(prior.prior)
     if isinstance(prior, td.Independent):  # includes sbi's BoxUniform
         base = to_dict(prior.base_dist)
         n = prior.reinterpreted_batch_ndims
@@ -196,7 +227,9 @@ def from_dict(data: dict[str, Any] | None) -> Any | None:
     if name == "Mixture":
         component = from_dict(data["component"])
         assert isinstance(component, td.Distribution)
-        return td.MixtureSameFamily(td.Categorical(logits=torch.tensor(data["logits"])), component)
+        return td.MixtureSameFamily(
+            td.Categorical(logits=torch.tensor(data["logits"])), component, validate_args=False
+        )
     if name in _PARAMETERS:
         values = {k: torch.tensor(v) for k, v in data["parameters"].items()}
         return getattr(td, name)(**values, validate_args=False)

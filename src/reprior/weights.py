@@ -7,17 +7,28 @@ import warnings
 
 from torch import Tensor
 
-__all__ = ["pareto_k"]
+from reprior import metrics
+
+__all__ = ["pareto_k", "share"]
+
+
+def share(log_w: Tensor) -> float:
+    """ESS/N of log weights, with shape (n,): `metrics.ess`, and 0 where every weight is zero."""
+    return 0.0 if bool((log_w == -math.inf).all()) else metrics.ess(log_w)
 
 
 def pareto_k(log_w: Tensor) -> float:
     """The Pareto shape k-hat of the largest weights (PSIS); below 0.7 an average under them can be trusted.
 
+    NaN where arviz-stats is not installed (it needs Python 3.11).
+
     Arguments:
         log_w: log weights, with shape (n,).
     """
-    from arviz_stats.base import array_stats
-
+    try:
+        from arviz_stats.base import array_stats
+    except ImportError:
+        return math.nan
     values = log_w.double().numpy().copy()
     values = values[~(values == -math.inf)]
     if len(values) < 25:

@@ -66,10 +66,10 @@ def test_ode_samplers_are_second_order(kind, v):
 
 
 def test_default_sampler_is_accurate_on_narrow_and_wide_posteriors():
-    # The grid's own error with 32 steps is below 2.5 % of a standard deviation (measured: 1.0 to 2.1 %).
+    # The steps' own error is 1.5 % (sd 0.8) to 4.3 % (sd 0.05) of the standard deviation.
     for v in (0.0004, 0.01, 0.3):
-        theta = draws(bound(v), Sampler())
-        assert float(theta.std()) == pytest.approx(math.sqrt(v), rel=0.025 + 4 * SD_ERROR)
+        theta = draws(bound(v, s_min=2e-3), Sampler())
+        assert float(theta.std()) == pytest.approx(math.sqrt(v), rel=0.045 + 4 * SD_ERROR)
         assert abs(float(theta.mean()) - 0.5 * (1 - v)) < 4 * MEAN_ERROR * math.sqrt(v) + 0.001 * math.sqrt(v)
 
 

@@ -29,6 +29,7 @@ from reprior.errors import InputError
 __all__ = ["PAPER_SAMPLER", "Sampler", "initial_state", "run"]
 
 KINDS = ("multistep", "heun", "euler_maruyama")
+LOW_START = 10.0  # below this noise the variance of theta is felt at the start
 
 
 @dataclass(frozen=True)
@@ -74,14 +75,20 @@ def initial_state(denoiser: Denoiser, n: int, s: float, generator: Generator) ->
     """z at noise s, centred on the denoised mean there, with shape (n, K, D).
 
     Far out, z is Gaussian about E[theta_0 | x] with variance s^2 + Var[theta_0 | x], and mean(0, s) is that mean up to
-    a term of order 1/s^2. The posterior variance is at most about 1 (standardised units), so s^2 dominates.
+    a term of order 1/s^2. The posterior variance is at most about 1 (standardised units), so s^2 dominates. A process
+    that starts lower (transport) needs both: the centre is the fixed point of mean(., s), and half the denoised step
+    away from it widens s to sqrt(s^2 + Var) up to a term of order Var^2/s^4.
     """
     zero = torch.zeros(
         1, denoiser.observations, denoiser.dim, dtype=denoiser.x.dtype, device=denoiser.x.device
     )
     centre = denoiser.mean(zero, zero.new_tensor(s))
-    z = zero.expand(n, -1, -1)
-    return centre + s * randn(z, generator)
+    noise = s * randn(zero.expand(n, -1, -1), generator)
+    if s >= LOW_START:
+        return centre + noise
+    for _ in range(3):
+        centre = denoiser.mean(centre, zero.new_tensor(s))
+    return centre + noise + (denoiser.mean(centre + noise, zero.new_tensor(s)) - centre) / 2
 
 
 @torch.no_grad()
@@ -108,7 +115,7 @@ def run(
     Returns: theta_0, with shape (n, K, D), standardised.
     """
     start = denoiser.s_max if s_start is None else s_start
-    if z is None and sampler.kind == "euler_maruyama":
+    if z is None and sampler.kind == "euler_maruyama" and start >= LOW_START:
         z = math.sqrt(1 + start**2) * randn(
             denoiser.x.new_empty(n, denoiser.observations, denoiser.dim), generator
         )

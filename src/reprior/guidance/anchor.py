@@ -18,6 +18,7 @@ from torch import Generator, Tensor
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
 from reprior.guidance.guidance import GradientGuided, Guidance, chunked
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 
@@ -92,7 +93,7 @@ class AnchorGuidance(Guidance):
     """Guidance by the anchor alone: no training; right for near-Gaussian posteriors or at low noise.
 
     Arguments:
-        change: the change of prior; log r must have a gradient.
+        change: the change of prior; log r must be quadratic or have a gradient.
         power: guide towards p r^power.
     """
 
@@ -101,6 +102,8 @@ class AnchorGuidance(Guidance):
     def __init__(self, change: PriorChange, power: float = 1.0):
         self.change, self.power = change, power
         self.quadratic = find_quadratic(change)
+        if not (self.quadratic.exact or change.differentiable):
+            raise InputError("the anchor guides by the gradient of log r, and this one has none; use method='sir'")
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         precision = precision_of(posterior_draws(denoiser, generator), len(self.quadratic.h))

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import torch
 
-from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance.guidance import chunked
 from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
 from reprior.posterior import Posterior
+from reprior.weights import share
 
 __all__ = ["choose"]
 
@@ -51,6 +51,8 @@ def choose(posterior: Posterior, change: PriorChange, seed: int) -> tuple[str, s
             "rejuvenate",
             f"{told}: {steps} and a guided denoising need no training; not transport, as {reason}",
         )
+    if posterior.simulations is None:
+        return "sir", f"{told} or to learn a ratio from, and log q/p has no gradient to guide by"
     if ess >= ENOUGH:
         return "sir", f"{told}, enough for importance resampling, and log q/p has no gradient to guide by"
     return (
@@ -67,7 +69,7 @@ def look(posterior: Posterior, change: PriorChange, seed: int) -> tuple[float, s
     x = _typical(posterior, change, generator)
     pool = chunked(posterior.condition(x), DRAWS, Sampler(steps=16), generator)
     log_w = change(pool).cpu()
-    ess = float(torch.tensor([metrics.ess(log_w[:, k]) for k in range(len(x))]).median())
+    ess = float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
     return ess, f"ESS/N of the prior-ratio weights is about {ess:.2g}"
 
 

@@ -164,7 +164,11 @@ class DensityRatioGuidance(Guidance):
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         precision = denoiser.x.new_zeros(())
         if self.model.anchored and self.quadratic.exact:
-            precision = precision_of(posterior_draws(denoiser, generator), len(self.quadratic.h))
+            d = len(self.quadratic.h)
+            if self.settings.weights == "joint":  # trained without the posterior's precision
+                precision = denoiser.x.new_zeros(denoiser.observations, d, d)
+            else:
+                precision = precision_of(posterior_draws(denoiser, generator), d)
         with torch.no_grad():
             code = self.model.network.encode(self.posterior.base.features(denoiser.x))
         return _RatioGuided(denoiser, self.model, code, self.change, self.quadratic, precision)

@@ -27,10 +27,12 @@ class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
     Attributes:
         name: the method's name.
         corrections: Langevin corrections that it needs after each step of the sampler.
+        has_density: whether the guided denoiser is a fixed, differentiable function, so that its draws have a density.
     """
 
     name: str = ""
     corrections: int = 0
+    has_density: bool = True
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         """The denoiser of q(theta | x) from that of p(theta | x).
@@ -81,16 +83,18 @@ class GradientGuided(Wrapped):
     needs_mean_gradient: bool = True
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        tracked = torch.is_grad_enabled() and z.requires_grad  # a density is asked for: it needs dmean/dz
         with torch.enable_grad():
-            z = z.detach().requires_grad_(True)
-            if self.needs_mean_gradient:
+            z = z if tracked else z.detach().requires_grad_(True)
+            if self.needs_mean_gradient or tracked:
                 mean = self.inner.mean(z, s)
             else:
                 with torch.no_grad():
                     mean = self.inner.mean(z, s)
             a = self.log_ratio(z, s, mean)
-            (gradient,) = torch.autograd.grad(a.sum(), z)
-        return mean.detach() + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+            (gradient,) = torch.autograd.grad(a.sum(), z, create_graph=tracked)
+            guided = mean + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
+        return guided if tracked else guided.detach()
 
 
 def chunked(denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:

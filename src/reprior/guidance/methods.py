@@ -34,7 +34,7 @@ __all__ = ["METHODS", "PRESETS", "build_guidance"]
 
 # name: (kind of settings, what it does)
 METHODS: dict[str, tuple[type | None, str]] = {
-    "auto": (None, "chooses among transport, rejuvenate and nre, and says why"),
+    "auto": (None, "chooses among transport, rejuvenate, sir and nre, and says why"),
     "transport": (None, "exact for Gaussian changes: the base asked at another point and noise"),
     "rejuvenate": (RejuvenateSettings, "resample a pool by r, noise it, denoise it with guidance"),
     "anchor": (None, "log r at the denoised mean, as guidance"),
@@ -57,7 +57,7 @@ def settings_of(method: str, settings: Any) -> Any:
     """The settings of a method: the given ones, a preset by name, or its defaults."""
     kind = METHODS[method][0]
     if kind is None:
-        if settings is not None and settings not in PRESETS:
+        if settings is not None and not (isinstance(settings, str) and settings in PRESETS):
             raise InputError(f"method {method!r} takes no settings; got {settings!r}")
         return None
     if isinstance(settings, str):
@@ -84,8 +84,10 @@ def build_guidance(
 ) -> tuple[Guidance, str]:
     """The guidance of a method, trained where it needs training, and one sentence on the choice."""
     if method == "auto":
+        settings_of(method, settings)
         method, why = choose(posterior, change, seed)
-        return build_guidance(method, posterior, change, None, seed, observed, progress)[0], why
+        chosen = settings if METHODS[method][0] is RatioSettings else None
+        return build_guidance(method, posterior, change, chosen, seed, observed, progress)[0], why
     why = "asked for"
     chosen = settings_of(method, settings)
     noise = posterior.base.noise

@@ -163,6 +163,7 @@ class PriorGuideMonteCarlo(Guidance):
     """
 
     name = "priorguide_mc"
+    has_density = False  # fresh draws in every evaluation
 
     def __init__(self, change: PriorChange, settings: MonteCarloSettings | None = None):
         if not change.differentiable:

@@ -84,7 +84,7 @@ def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> 
         return None
     logits = torch.log_softmax(mixture.mixture_distribution.logits, -1)
     z = _points(change, seed, points)
-    theta = change.scale.inverse(z.double())
+    theta = change.scale.inverse(_precise(change, z))
     log_p = priors.log_prob(change.prior, theta)
     each = mixture.component_distribution.log_prob(theta.unsqueeze(-2)) + logits - log_p.unsqueeze(-1)
     fits = [_least_squares(z, each[:, k]) for k in range(each.shape[-1])]
@@ -98,7 +98,13 @@ def _points(change: PriorChange, seed: int, points: int) -> Tensor:
 
 def _fit(change: PriorChange, z: Tensor) -> Quadratic:
     with torch.no_grad():
-        return _least_squares(z, change(z.double()))
+        return _least_squares(z, change(_precise(change, z)))
+
+
+def _precise(change: PriorChange, z: Tensor) -> Tensor:
+    # torch's own distributions work in double precision; a user's object (a network) may take single only.
+    plain = all(priors.to_dict(prior) is not None for prior in (change.prior, change.target))
+    return z.double() if plain else z
 
 
 def _least_squares(z: Tensor, value: Tensor) -> Quadratic:

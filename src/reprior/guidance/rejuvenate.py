@@ -39,7 +39,8 @@ class RejuvenateSettings:
 
     Attributes:
         pool: the number of base draws.
-        s0: the noise level, in standardised units; 0 chooses it from the ESS and the curvature of log r.
+        s0: the noise level, in standardised units (lowered where transport does not reach that far); 0 chooses it
+            from the ESS and the curvature of log r.
         steps: sampler steps from s0 down.
         below: what guides below s0: "choose" (transport if exact, else the anchor), "transport", "anchor" or "learned".
         ess: a step of tempering keeps at least this ESS/N; one step is enough where the whole change does.
@@ -114,7 +115,7 @@ class RejuvenateGuidance(Guidance):
             raise InputError(f"rejuvenate cannot guide by transport: {reason}")
         if below == "learned" and learned is None:
             raise InputError("rejuvenate with below='learned' needs a learned guidance")
-        if below == "anchor" and not change.differentiable:
+        if below == "anchor" and not (self.quadratic.exact or change.differentiable):
             raise InputError(
                 "rejuvenate guides by the gradient of log r, and this one has none; use method='sir'"
             )
@@ -125,6 +126,8 @@ class RejuvenateGuidance(Guidance):
     ) -> tuple[Tensor, dict[str, Any]]:
         pools = chunked(denoiser, self.settings.pool, sampler, generator)
         log_w = self.change(pools).cpu()
+        if bool((log_w == -torch.inf).all(0).any()):
+            raise InputError("all weights are zero: no base sample has mass under the target prior")
         out, notes = [], {"ess": [], "s0": [], "stages": []}
         for k in range(pools.shape[1]):
             theta, s0, stages = self._move(denoiser.select(k), pools[:, k], log_w[:, k], n, generator)
@@ -167,7 +170,8 @@ class RejuvenateGuidance(Guidance):
     def _level(self, denoiser: Denoiser, some: Tensor, spread: Tensor, members: float, power: float) -> float:
         """s0: what the resampling needs, within what the guidance allows."""
         if self.settings.s0 > 0:
-            return self.settings.s0
+            most = self._limit(denoiser, some, power) if self.below == "transport" else math.inf
+            return min(self.settings.s0, most)
         width = float(spread.mean())
         d = some.shape[1]
         # Silverman's width for that many effective members, doubled: the guided process undoes what it blurs.

@@ -109,7 +109,7 @@ class SimformerBase(Base):
         """Encodes what is given.
 
         Arguments:
-            values: theta and x, with shape (K, d + m); NaN where missing. Diffused ones are not read.
+            values: theta and x, with shape (K, d + m); NaN where missing; of diffused ones only that is read.
             states: the state of each variable, with shape (d + m,).
         """
         patch = self.settings.patch
@@ -245,7 +245,9 @@ class _BoundSimformer(Denoiser):
         self.base, self.x, self.states = base, x, states
         self.noise, self.s_min, self.s_max = base.noise, base.s_min, base.s_max
         self.observations = len(x)
-        self.bound = base.bind(torch.cat([x.new_zeros(len(x), base.dim), x], -1), states)
+        values = torch.cat([x.new_zeros(len(x), base.dim), x], -1)
+        # What is predicted is not missing: its noisy value will be there.
+        self.bound = base.bind(torch.where((states == DIFFUSED).to(x.device), 0.0, values), states)
         self.dim = len(self.bound.layout.variables)
 
     def select(self, k: int) -> Denoiser:

@@ -35,7 +35,8 @@ class RatioNetwork(nn.Module):
         self.net = nn.Sequential(*parts, nn.Linear(width, 1))
 
     def forward(self, theta: Tensor) -> Tensor:
-        return self.net(self.scale.forward(theta))[..., 0]
+        u = self.scale.forward(theta).to(self.net[-1].weight.dtype)  # pyright: ignore[reportArgumentType]
+        return self.net(u)[..., 0].to(theta.dtype)
 
     def config(self) -> dict[str, Any]:
         """The plain data that rebuilds the network."""

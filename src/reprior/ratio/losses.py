@@ -27,8 +27,14 @@ from reprior.errors import InputError
 
 __all__ = ["ESTIMATORS", "loss_of"]
 
-# e^a in the Pearson loss overflows float32 beyond 88, and its square beyond 44.
+# e^a overflows float32 beyond 88, and its square beyond 44: from here on it goes on as a straight line. A clamp would
+# end the slope there, and the loss would never lead back.
 _LARGEST = 15.0
+
+
+def _exp(u: Tensor) -> Tensor:
+    kept = u.clamp(max=_LARGEST)
+    return torch.exp(kept) * (1 + (u - kept))
 
 
 def nre(a: Tensor, r: Tensor) -> Tensor:
@@ -45,19 +51,18 @@ def kliep(a: Tensor, r: Tensor) -> Tensor:
 
 def pearson(a: Tensor, r: Tensor) -> Tensor:
     """Pearson chi-square: least squares on the ratio itself."""
-    u = torch.expm1(a.clamp(max=_LARGEST))
+    u = torch.where(a < _LARGEST, torch.expm1(a.clamp(max=_LARGEST)), _exp(a) - 1)
     return (u.square() + 2 * u - 2 * r * u).mean()
 
 
 def reverse_kl(a: Tensor, r: Tensor) -> Tensor:
     """Reverse Kullback-Leibler."""
-    return (r * torch.exp(-a.clamp(min=-_LARGEST)) + a).mean()
+    return (r * _exp(-a) + a).mean()
 
 
 def hellinger(a: Tensor, r: Tensor) -> Tensor:
     """Squared Hellinger distance."""
-    half = a.clamp(-2 * _LARGEST, 2 * _LARGEST) / 2
-    return (r * torch.exp(-half) + torch.exp(half)).mean()
+    return (r * _exp(-a / 2) + _exp(a / 2)).mean()
 
 
 ESTIMATORS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

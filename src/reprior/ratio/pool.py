@@ -20,6 +20,7 @@ from reprior.errors import InputError
 from reprior.guidance.anchor import precision_of
 from reprior.guidance.guidance import chunked
 from reprior.posterior import Posterior
+from reprior.weights import share
 
 __all__ = ["Pool", "joint_pool", "posterior_pool", "tempered_weights"]
 
@@ -128,7 +129,7 @@ def posterior_pool(
     pool = torch.cat(parts, dim=1)  # (draws, K, D)
     log_r = change(pool)
     weight = change.weights(pool)
-    ess = float(torch.tensor([metrics.ess(log_r[:, k]) for k in range(len(x))]).median())
+    ess = float(torch.tensor([share(log_r[:, k]) for k in range(len(x))]).median())
     log_z = torch.logsumexp(log_r, 0) - torch.log(torch.tensor(float(draws)))
     index = torch.arange(len(x)).repeat_interleave(draws)
     return Pool(

@@ -130,7 +130,8 @@ def _log_path(path: OnePath, theta: Tensor) -> Tensor:
     if bool((valid & ((t_rev < 1e-5) | (lambda_0 > 1e4))).any()):
         raise InputError(
             "turin: the likelihood is that of one path without decay; it takes T_rev >= 1e-5 and "
-            f"lambda_0 <= 1e4, got T_rev down to {t_rev[valid].min():.2g} and lambda_0 up to {lambda_0[valid].max():.2g}"
+            f"lambda_0 <= 1e4, got T_rev down to {t_rev[valid].min():.2g} "
+            f"and lambda_0 up to {lambda_0[valid].max():.2g}"
         )
     value = np.full(len(theta), -np.inf)
     if valid.any():

@@ -50,8 +50,8 @@ _TARGETS = {
     "id": ((0.5, 0.5, 0.5, 0.5), (0.15, 0.15, 0.15, 0.15)),
     "ood": ((0.85, 0.2, 0.8, 0.15), (0.06, 0.06, 0.06, 0.06)),
 }
-"""Means and standard deviations of q: the middle of the cube, and a corner of it. Weighted by q/p, 50,000 draws of p
-are worth 4,500 (id) and 94 (ood)."""
+"""Means and standard deviations of q: the middle of the cube, and a corner of it. Weighted by q/p, 50,000 draws
+of p are worth 4,500 (id) and 94 (ood)."""
 
 
 class TurinPhysical(Task):

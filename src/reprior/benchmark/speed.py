@@ -1,0 +1,144 @@
+"""Speed, as ratios from one run on one machine (times depend on the machine, ratios much less).
+
+- sampling a Simformer on Turin (4 + 101 tokens) with x encoded once, against dense attention, at equal steps;
+- 5,000 samples of each base;
+- training steps a second against sbi's NPSE with a network of about the same size;
+- guided against unguided sampling, and what a change of prior costs against retraining.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from reprior import priors, tasks
+from reprior.adapted import adapt
+from reprior.benchmark.bases import BASE_SEED, BaseSpec, get_base, simulations_of
+from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.training import Training
+from reprior.networks.mlp import MLPSettings
+from reprior.networks.simformer import SimformerBase, SimformerSettings
+from reprior.trainer import train
+
+__all__ = ["ROWS", "measure"]
+
+Row = tuple[str, str, str, str]  # what, ours, the alternative, ratio and goal
+
+
+def seconds(work: Callable[[], object], repeats: int = 1) -> float:
+    """The shortest time of some repeats."""
+    times = []
+    for _ in range(repeats):
+        began = time.monotonic()
+        work()
+        times.append(time.monotonic() - began)
+    return min(times)
+
+
+def encoded_once(n: int = 1_000, steps: int = 8) -> Row:
+    """Turin-size Simformer: shared encoding of x against dense attention."""
+    times = {}
+    for attention in ("shared", "dense"):
+        torch.manual_seed(0)
+        base = SimformerBase(4, 101, SimformerSettings(attention=attention)).requires_grad_(False).eval()
+        denoiser = base.condition(torch.randn(1, 101))
+        from reprior.diffusion.sampler import run
+
+        times[attention] = seconds(lambda d=denoiser: run(d, n, Sampler(steps=steps), torch.Generator()))
+    ratio = times["dense"] / times["shared"]
+    name = f"Simformer, 105 tokens, {n} samples, {steps} steps: encoded once v. dense"
+    return name, f"{times['shared']:.2f} s", f"{times['dense']:.2f} s", f"{ratio:.1f} x faster (goal 10)"
+
+
+def sampling(folder: Path) -> list[Row]:
+    """5,000 samples of each MLP base."""
+    rows = []
+    for name in ("two_moons", "gaussian_linear", "slcp", "oup", "turin"):
+        posterior = get_base(BaseSpec(name, "id"), folder)
+        _, x = tasks.get(name).observations("id", 1, seed=BASE_SEED + 5)
+        took = seconds(lambda p=posterior, x=x: p.sample((5_000,), x[0], seed=0), 2)
+        rows.append((f"5,000 samples, {name}", f"{took:.2f} s", "", "goal under 5 s"))
+    return rows
+
+
+def training_steps(steps: int = 150) -> Row:
+    """Steps a second on Two Moons against sbi's NPSE, batch 512, about as many weights."""
+    from sbi.inference import NPSE
+
+    spec = BaseSpec("two_moons", "id", simulations=20_000)
+    theta, x = simulations_of(spec)
+    prior = tasks.get("two_moons").training_prior("id")
+    run = Training(steps=steps, evaluate_every=steps, batch=512)
+    settings = MLPSettings()
+    ours, fit = train(theta, x, prior, settings=settings, training=run, progress=False, return_fit=True)
+    weights = sum(p.numel() for p in ours.base.parameters())
+    trainer = NPSE(prior=prior, vf_estimator="mlp", hidden_features=220, num_layers=5, show_progress_bars=False)
+    trainer.append_simulations(theta, x)
+    epochs = max(1, round(steps * 512 / (0.9 * len(theta))))
+    theirs = seconds(
+        lambda: trainer.train(
+            training_batch_size=512, max_num_epochs=epochs, validation_fraction=0.1, stop_after_epochs=10_000
+        )
+    )
+    net = trainer._neural_net
+    count = 0 if net is None else sum(p.numel() for p in net.parameters())
+    done = epochs * int(0.9 * len(theta)) // 512
+    us, them = fit.steps / fit.seconds, done / theirs
+    what = f"training steps a second, batch 512 ({weights:,} v. {count:,} weights): reprior v. sbi NPSE"
+    return what, f"{us:.1f} /s", f"{them:.1f} /s", f"{us / them:.2f} x (goal 1)"
+
+
+def change_of_prior(folder: Path) -> list[Row]:
+    """What a learned ratio costs, guided sampling, and retraining from scratch."""
+    rows = []
+    for name in ("two_moons", "gaussian_linear", "oup"):
+        task = tasks.get(name)
+        spec = BaseSpec(name, "ood")
+        posterior = get_base(spec, folder)
+        _, x = task.observations("ood", 1, seed=BASE_SEED + 5)
+        began = time.monotonic()
+        adapted = adapt(posterior, task.target_prior("ood"), method="nre", seed=1)
+        learn = time.monotonic() - began
+        plain = seconds(lambda p=posterior, x=x: p.sample((5_000,), x[0], seed=0), 2)
+        guided = seconds(lambda a=adapted, x=x: a.sample((5_000,), x[0], seed=0), 2)
+        free = adapt(posterior, task.target_prior("ood"), method="auto", seed=1)
+        took = seconds(lambda a=free, x=x: a.sample((5_000,), x[0], seed=0))
+        rows.append((f"{name}: learning a ratio (nre)", f"{learn:.1f} s", "", "goal under 60 s"))
+        rows.append(
+            (f"{name}: guided v. unguided sampling", f"{guided:.2f} s", f"{plain:.2f} s", f"{guided / plain:.2f} x (goal 2.5)")
+        )
+        rows.append((f"{name}: auto ({free.method}), 5,000 samples, all in", f"{took:.1f} s", "", "goal under 15 s"))
+        again = _retraining_seconds(spec)
+        rows.append(
+            (f"{name}: change the prior v. simulate and retrain", f"{learn:.0f} s", f"{again:.0f} s", f"{again / learn:.0f} x cheaper (goal 10)")
+        )
+    return rows
+
+
+def _retraining_seconds(spec: BaseSpec, steps: int = 200) -> float:
+    """Simulating under q and training a new base, from a short run scaled to all its steps."""
+    task = tasks.get(spec.task)
+    began = time.monotonic()
+    theta = priors.sample(task.target_prior(spec.regime), spec.simulations, BASE_SEED)
+    x = task.simulate(theta, seed=BASE_SEED)
+    simulate = time.monotonic() - began
+    run = replace(Training(), steps=steps, evaluate_every=steps)
+    _, fit = train(theta, x, task.target_prior(spec.regime), training=run, progress=False, return_fit=True)
+    return simulate + fit.seconds / fit.steps * Training().steps
+
+
+ROWS: dict[str, Callable[[Path], list[Row]]] = {
+    "encoding": lambda _: [encoded_once()],
+    "sampling": sampling,
+    "training": lambda _: [training_steps()],
+    "change": change_of_prior,
+}
+
+
+def measure(folder: Path, parts: list[str]) -> list[Row]:
+    """The rows of some parts ("encoding", "sampling", "training", "change")."""
+    return [row for part in parts for row in ROWS[part](folder)]

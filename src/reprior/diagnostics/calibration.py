@@ -1,0 +1,193 @@
+"""Calibration under q with no new simulations.
+
+Stored pairs (theta, x) follow p(theta) p(x | theta). Resampled with weights r = q/p they follow q(theta) p(x | theta),
+which is what calibration under q needs. At each such x the adapted posterior is drawn from, and two things must hold:
+
+- SBC: the rank of each true parameter among the draws is uniform. Tested per parameter by Kolmogorov-Smirnov, by the
+  mean of the ranks (a shift) and by their spread (a posterior too wide or too narrow, which KS hardly sees);
+  Bonferroni over all of them.
+- TARP: for a random point, the share of draws nearer to it than the truth is uniform too (all parameters together);
+  the same three tests.
+
+A pair drawn twice by the resampling is no second witness: it is drawn at once and counted with its multiplicity m, and
+every test uses n_eff = (sum m)^2 / sum m^2.
+
+References:
+    Talts et al. (2018), Validating Bayesian inference algorithms with simulation-based calibration.
+    Lemos et al. (2023), Sampling-based accuracy testing of posterior estimators for general inference (TARP).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from scipy import stats
+from torch import Tensor
+
+from reprior import metrics
+from reprior.adapted import AdaptedPosterior
+from reprior.diagnostics.draws import draw_adapted
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance
+from reprior.guidance.importance import SIRGuidance, systematic
+from reprior.guidance.rejuvenate import RejuvenateGuidance
+
+__all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
+
+POOL = 1_000  # base draws behind each observation, for methods that resample a pool
+STEPS = 20
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Calibration figures.
+
+    Attributes:
+        effective: the effective number of stored pairs once weighted by r.
+        n_eff: the effective number of pairs that were used.
+        ranks: rank of each true parameter among its draws, in (0, 1), with shape (n, d).
+        tarp: the same for the distance to a random point, with shape (n,).
+        weights: how often each pair counts, with shape (n,).
+        sbc_p: the smallest of the 3 d p values, times 3 d (at most 1).
+        tarp_p: the smallest of the 3 p values, times 3 (at most 1).
+        spread: for each parameter, the spread of the ranks against a uniform's: above 1, the posterior is too narrow.
+        seconds: the time it took.
+        why_not: why there is no calibration; empty if there is.
+    """
+
+    effective: float
+    n_eff: float
+    ranks: Tensor
+    tarp: Tensor
+    weights: Tensor
+    sbc_p: float
+    tarp_p: float
+    spread: tuple[float, ...]
+    seconds: float
+    why_not: str = ""
+
+
+def calibrate(
+    adapted: AdaptedPosterior, pairs: int = 200, draws: int = 100, least: float = 50.0, seed: int = 0
+) -> Calibration:
+    """Calibrates an adapted posterior on stored pairs resampled towards q.
+
+    Arguments:
+        adapted: the adapted posterior, with its stored simulations.
+        pairs: how many pairs are resampled.
+        draws: adapted draws at each.
+        least: the least effective number of pairs; with fewer, nothing is said.
+        seed: makes it repeatable.
+    """
+    if pairs < 10 or draws < 10:
+        raise InputError(f"calibration needs at least 10 pairs and 10 draws; got {pairs} and {draws}")
+    began = time.monotonic()
+    simulations = adapted.posterior.simulations
+    if simulations is None:
+        return _none(0.0, "the posterior was saved without its simulations")
+    log_r = adapted.change.log_r(simulations.theta).double()
+    if not bool(torch.isfinite(log_r).any()):
+        return _none(0.0, "no stored parameter has mass under the target prior")
+    effective = metrics.ess(log_r) * len(log_r)
+    if effective < least:
+        return _none(effective, f"{effective:.0f} effective pairs are too few to calibrate on")
+    generator = torch.Generator().manual_seed(seed)
+    rows, counts = systematic(log_r, pairs, generator).unique(return_counts=True)
+    theta, x = simulations.theta[rows], simulations.x[rows]
+    light = _lighter(adapted.guidance)
+    samples = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
+    u = ranks(samples, theta, generator)
+    f = coverage(samples, theta, adapted.posterior.scales.theta.scale, generator)
+    weights = counts.double()
+    p_values = [uniformity(u[:, i], weights) for i in range(u.shape[1])]
+    worst = min(min(p) for p in p_values)
+    n_eff = float(weights.sum() ** 2 / weights.square().sum())
+    spread = tuple(_spread(u[:, i], weights) for i in range(u.shape[1]))
+    return Calibration(
+        effective,
+        n_eff,
+        u,
+        f,
+        weights,
+        min(1.0, 3 * u.shape[1] * worst),
+        min(1.0, 3 * min(uniformity(f, weights))),
+        spread,
+        time.monotonic() - began,
+    )
+
+
+def ranks(samples: Tensor, theta: Tensor, generator: torch.Generator) -> Tensor:
+    """Where each true parameter lies among its draws, in (0, 1); uniform if they are exchangeable.
+
+    Arguments:
+        samples: draws at each x, with shape (draws, n, d).
+        theta: the true parameters, with shape (n, d).
+        generator: places the truth at random between its two neighbours.
+    """
+    below = (samples < theta).sum(0).double()
+    return (below + torch.rand(below.shape, generator=generator, dtype=torch.float64)) / (len(samples) + 1)
+
+
+def coverage(samples: Tensor, theta: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
+    """The TARP statistic: the share of draws nearer to a random point than the truth, in (0, 1); shape (n,).
+
+    The point for one pair is the true parameter of another: independent of the pair, and where q has its mass.
+
+    Arguments:
+        samples: draws at each x, with shape (draws, n, d).
+        theta: the true parameters, with shape (n, d).
+        scale: what distances are measured in, with shape (d,).
+        generator: shuffles the points.
+    """
+    n = len(theta)
+    order = torch.randperm(n, generator=generator)
+    point = torch.empty_like(theta)
+    point[order] = theta[order.roll(1)]  # a cycle: no pair is its own point
+    near = ((samples - point) / scale).square().sum(-1)
+    truth = ((theta - point) / scale).square().sum(-1)
+    below = (near < truth).sum(0).double()
+    return (below + torch.rand(n, generator=generator, dtype=torch.float64)) / (len(samples) + 1)
+
+
+def uniformity(u: Tensor, weights: Tensor) -> tuple[float, float, float]:
+    """p values of three tests that weighted values are uniform on (0, 1): KS, mean, spread.
+
+    Arguments:
+        u: values, with shape (n,).
+        weights: multiplicities, with shape (n,).
+    """
+    values, w = u.double().numpy(), (weights / weights.sum()).double().numpy()
+    n_eff = 1 / float((w**2).sum())
+    order = np.argsort(values)
+    cdf = np.cumsum(w[order])
+    before = np.concatenate([[0.0], cdf[:-1]])
+    distance = float(max((cdf - values[order]).max(), (values[order] - before).max()))
+    ks = float(stats.kstwo.sf(distance, max(1, round(n_eff))))
+    mean = (float((w * values).sum()) - 0.5) * math.sqrt(12 * n_eff)
+    spread = (float((w * (values - 0.5) ** 2).sum()) - 1 / 12) * math.sqrt(180 * n_eff)
+    return ks, 2 * float(stats.norm.sf(abs(mean))), 2 * float(stats.norm.sf(abs(spread)))
+
+
+def _spread(u: Tensor, weights: Tensor) -> float:
+    w = weights / weights.sum()
+    return float(torch.sqrt((w * (u - 0.5) ** 2).sum() * 12))
+
+
+def _lighter(guidance: Guidance) -> Guidance:
+    """The same method with a smaller pool, where it has one: hundreds of observations are drawn at."""
+    if isinstance(guidance, RejuvenateGuidance):
+        settings = replace(guidance.settings, pool=min(POOL, guidance.settings.pool))
+        return RejuvenateGuidance(guidance.change, guidance.noise, settings, guidance.learned)
+    if isinstance(guidance, SIRGuidance):
+        return SIRGuidance(guidance.change, replace(guidance.settings, pool=min(POOL, guidance.settings.pool)))
+    return guidance
+
+
+def _none(effective: float, why: str) -> Calibration:
+    empty = torch.zeros(0)
+    return Calibration(effective, 0.0, empty, empty, empty, math.nan, math.nan, (), 0.0, why)

@@ -1,0 +1,179 @@
+"""Checks at one observation that compare adapted samples with something else.
+
+**Reweighted base samples.** Base draws weighted by r follow q(theta | x). Where the weights leave too few of them, both
+sides are moved to a law between p and q that each can reach,
+
+    p(theta | x) r^b :    base draws with weights r^b,    adapted draws with weights r^(b - 1),    0 < b <= 1
+
+and compared there; b is the largest that leaves enough base draws. The classifier takes the weights as they are, so
+nothing is duplicated.
+
+**Two methods.** Samples of the adapted posterior against those of another cheap method.
+
+**Importance correction.** Weights p(theta | x) r(theta) / g(theta | x) of adapted draws, g the density of the guided
+denoiser: they are even if and only if the guidance does what it should at these draws.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from reprior import metrics
+from reprior.adapted import AdaptedPosterior
+from reprior.correction import importance_correction
+from reprior.diagnostics.draws import Scene, draw_adapted
+from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance
+from reprior.guidance.importance import SIRGuidance, SIRSettings
+from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
+from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
+from reprior.weights import share
+
+__all__ = ["Comparison", "agreement", "against_reweighted", "correction_ess", "weighted_c2st"]
+
+LEAST = 300.0  # effective samples on each side, for a classifier test that can be read
+CORRECTION_DRAWS = 300
+LARGEST_DIM = 12  # beyond, the exact divergence is dear
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A figure, or the reason why there is none.
+
+    Attributes:
+        value: the figure; NaN if there is none.
+        note: how it was made, or why it was not.
+    """
+
+    value: float
+    note: str
+
+
+def weighted_c2st(
+    a: Tensor, log_wa: Tensor, b: Tensor, log_wb: Tensor, seed: int = 1, folds: int = 5
+) -> float:
+    """Classifier two-sample test of two weighted sets: `reprior.metrics.c2st_fast` with weights.
+
+    Both classes weigh the same in all; the accuracy on held-out rows is weighted too.
+
+    Arguments:
+        a: samples, with shape (n, d).
+        log_wa: their log weights, with shape (n,).
+        b: samples, with shape (m, d).
+        log_wb: their log weights, with shape (m,).
+        seed: seed of the folds.
+        folds: the number of folds.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier
+    from sklearn.model_selection import StratifiedKFold
+
+    data = torch.cat([a, b]).double().numpy()
+    data = (data - data.mean(0)) / np.maximum(data.std(0), 1e-12)
+    labels = np.repeat([0, 1], [len(a), len(b)])
+    weight = torch.cat([torch.softmax(log_wa.double(), 0), torch.softmax(log_wb.double(), 0)]).numpy()
+    weight *= len(weight) / 2
+    keep = weight > 1e-6
+    data, labels, weight = data[keep], labels[keep], weight[keep]
+    right, total = np.zeros(2), np.zeros(2)
+    for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(data, labels):
+        trees = HistGradientBoostingClassifier(
+            max_iter=60, max_leaf_nodes=15, early_stopping=False, random_state=seed
+        )
+        balanced = weight[train].copy()
+        for side in (0, 1):
+            balanced[labels[train] == side] /= balanced[labels[train] == side].sum() / len(train)
+        trees.fit(data[train], labels[train], sample_weight=balanced)
+        hit = trees.predict(data[test]) == labels[test]
+        for side in (0, 1):
+            mine = labels[test] == side
+            right[side] += (weight[test] * hit)[mine].sum()
+            total[side] += weight[test][mine].sum()
+    return float((right / total).mean())
+
+
+def against_reweighted(scene: Scene, seed: int) -> Comparison:
+    """Adapted samples against reweighted base samples, at q or, where needed, between p and q.
+
+    Arguments:
+        scene: the samples.
+        seed: seed of the folds.
+    """
+    for b in np.linspace(1.0, 0.1, 19).tolist():
+        log_wa, log_wb = b * scene.log_r, (b - 1) * scene.log_r_adapted
+        log_wa = log_wa.masked_fill(scene.log_r == -torch.inf, -torch.inf)
+        left, right = share(log_wa) * len(log_wa), share(log_wb) * len(log_wb)
+        if right < LEAST and b < 1:
+            break
+        if left >= LEAST:
+            value = weighted_c2st(scene.base, log_wa, scene.adapted, log_wb, seed)
+            where = "at the target posterior" if b == 1 else f"between base and target (power {b:.2g} of q/p)"
+            return Comparison(value, f"Compared {where}, {left:.0f} and {right:.0f} effective samples.")
+    return Comparison(math.nan, "the weights leave too few base samples to compare with")
+
+
+def partner(adapted: AdaptedPosterior, ess: float) -> tuple[Guidance | None, str]:
+    """Another cheap method for the same change, and its name; or None and the reason.
+
+    Arguments:
+        adapted: the adapted posterior.
+        ess: ESS/N of the prior-ratio weights at x.
+    """
+    change, noise, own = adapted.change, adapted.posterior.base.noise, adapted.guidance
+    if change.same:
+        return None, "the prior does not change"
+    if not isinstance(own, RejuvenateGuidance):
+        if change.differentiable:
+            return RejuvenateGuidance(change, noise, RejuvenateSettings(pool=5_000)), "rejuvenate"
+        if not isinstance(own, SIRGuidance) and ess * 20_000 > 1_000:
+            return SIRGuidance(change, SIRSettings(pool=20_000)), "importance resampling"
+        return None, "log q/p has no gradient and its weights are too uneven: no second method is cheap"
+    quadratics = quadratics_of(change)
+    if not why_not(quadratics, noise):
+        return TransportGuidance(change, noise), "transport"
+    settings = replace(own.settings, pool=max(500, own.settings.pool // 2), ess=0.3, stages=24)
+    return RejuvenateGuidance(change, noise, settings, own.learned), "rejuvenate in smaller steps"
+
+
+def agreement(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
+    """Adapted samples against those of another method.
+
+    Arguments:
+        adapted: the adapted posterior.
+        scene: the samples at x.
+        seed: draws the other method's samples.
+    """
+    other, name = partner(adapted, share(scene.log_r))
+    if other is None:
+        return Comparison(math.nan, name)
+    generator = torch.Generator().manual_seed(seed)
+    n = len(scene.adapted)
+    try:
+        theta = draw_adapted(adapted, scene.x, n, adapted.sampler, generator, other)[:, 0]
+    except InputError as error:
+        return Comparison(math.nan, f"the second method ({name}) cannot make this change: {error}")
+    return Comparison(metrics.c2st_fast(theta, scene.adapted), f"Compared with {name}.")
+
+
+def correction_ess(adapted: AdaptedPosterior, scene: Scene) -> Comparison:
+    """ESS/N of the importance correction (`reprior.correction`) on some of the adapted samples.
+
+    Arguments:
+        adapted: the adapted posterior.
+        scene: the samples at x.
+    """
+    if adapted.posterior.dim > LARGEST_DIM:
+        return Comparison(math.nan, f"densities are dear beyond {LARGEST_DIM} parameters")
+    if adapted.method == "none":
+        return Comparison(math.nan, "nothing is guided")
+    theta = scene.adapted[:CORRECTION_DRAWS]
+    try:
+        log_w = importance_correction(adapted, theta, scene.x).double()
+    except InputError:
+        return Comparison(math.nan, f"method {adapted.method!r} has no density of its own")
+    log_w = log_w.masked_fill(~(log_w < torch.inf), -torch.inf)  # NaN too
+    return Comparison(share(log_w), f"On {len(theta)} adapted samples.")

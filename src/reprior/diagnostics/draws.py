@@ -1,0 +1,106 @@
+"""What is drawn for a report: base and adapted samples at one observation, and where q puts observations.
+
+Adapted samples are drawn by the method itself, without the weight checks that `AdaptedPosterior.sample` adds for every
+observation, so that hundreds of observations stay cheap.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.adapted import AdaptedPosterior
+from reprior.change import PriorChange
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance, chunked
+from reprior.posterior import Posterior
+from reprior.ratio.pool import tempered_weights
+
+__all__ = ["Scene", "draw_adapted", "make_scene", "typical_x"]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Samples at one observation.
+
+    Attributes:
+        x: the observation, with shape (1, m).
+        base: draws of p(theta | x), with shape (pool, d).
+        adapted: draws of the adapted posterior, with shape (n, d).
+        log_r: log q/p of the base draws, with shape (pool,).
+        log_r_adapted: log q/p of the adapted draws, with shape (n,).
+        seconds: the time it took to draw the adapted ones.
+    """
+
+    x: Tensor
+    base: Tensor
+    adapted: Tensor
+    log_r: Tensor
+    log_r_adapted: Tensor
+    seconds: float
+
+
+def draw_adapted(
+    adapted: AdaptedPosterior,
+    x: Tensor,
+    n: int,
+    sampler: Sampler,
+    generator: Generator,
+    guidance: Guidance | None = None,
+) -> Tensor:
+    """Draws of the adapted posterior at K observations, with shape (n, K, d), inside the supports of p and q.
+
+    Arguments:
+        adapted: the adapted posterior.
+        x: observations, with shape (K, m).
+        n: draws for each.
+        sampler: the sampler.
+        generator: the source of randomness.
+        guidance: another method in place of the adapted posterior's own.
+    """
+    used = adapted if guidance is None else replace(adapted, guidance=guidance)
+    if used.guidance.corrections and not sampler.corrections:
+        sampler = replace(sampler, corrections=used.guidance.corrections)
+    denoiser = used.posterior.condition(x)
+    z, _ = used.guidance.draw(denoiser, n, sampler, generator)
+    theta = used.posterior.to_user(z)
+    bad = ~used.change.inside(theta)
+    return used._fill(theta, bad, denoiser, sampler, generator) if bool(bad.any()) else theta
+
+
+def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: int) -> Scene:
+    """Draws base and adapted samples at one observation.
+
+    Arguments:
+        adapted: the adapted posterior.
+        x: the observation, with shape (1, m).
+        pool: the number of base draws.
+        n: the number of adapted draws.
+        seed: makes it repeatable.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    base = chunked(adapted.posterior.condition(x), pool, adapted.sampler, generator)
+    base = adapted.posterior.to_user(base)[:, 0]
+    began = time.monotonic()
+    theta = draw_adapted(adapted, x, n, adapted.sampler, generator)[:, 0]
+    seconds = time.monotonic() - began
+    log_r = adapted.change.log_r(base).double()
+    return Scene(x, base, theta, log_r, adapted.change.log_r(theta).double(), seconds)
+
+
+def typical_x(posterior: Posterior, change: PriorChange, n: int, seed: int) -> Tensor:
+    """Stored observations where q puts them, with shape (n, m): resampled by r, tempered where few would dominate."""
+    simulations = posterior.simulations
+    if simulations is None:
+        raise InputError(
+            "diagnose without an observation needs the stored simulations: give x, or use "
+            "posterior.with_simulations(theta, x)"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
+    rows = torch.multinomial(weights, n, replacement=True, generator=generator)
+    return simulations.x[rows]

@@ -1,0 +1,113 @@
+"""The report as one HTML file: inline style, figures as data URIs, no script, nothing fetched."""
+
+from __future__ import annotations
+
+import base64
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from reprior.diagnostics import figures
+from reprior.diagnostics.checks import short
+
+if TYPE_CHECKING:
+    from reprior.diagnostics.verdict import Report
+
+__all__ = ["render", "write_html"]
+
+WORDS = {"pass": "pass", "caution": "caution", "stop": "fail", "skipped": "not made"}
+SUMMARY = {
+    "ok": "Nothing speaks against the adapted posterior.",
+    "caution": "The adapted posterior may be off: see the reasons before relying on it.",
+    "do not trust": "The adapted posterior should not be used as it is.",
+}
+
+
+def write_html(report: Report, path: str | Path) -> Path:
+    """Writes the report and returns its path."""
+    target = Path(path)
+    if not target.suffix:
+        target = target.with_suffix(".html")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(render(report), encoding="utf-8")
+    return target
+
+
+def render(report: Report) -> str:
+    """The HTML text."""
+    environment = Environment(
+        loader=PackageLoader("reprior.diagnostics", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    template = environment.get_template("report.html.jinja")
+    return template.render(
+        report=report,
+        about=report.about,
+        summary=SUMMARY[report.verdict],
+        badge=report.verdict.replace(" ", "-"),
+        rows=[_row(one) for one in report.checks],
+        figures=_figures(report),
+        table=_table(report),
+        observation=_observation(report),
+    )
+
+
+def _row(one: Any) -> dict[str, str]:
+    return {
+        "title": one.title,
+        "meaning": one.meaning,
+        "note": one.note,
+        "value": short(one.value) if not math.isnan(one.value) else "–",
+        "threshold": one.threshold,
+        "outcome": one.outcome,
+        "word": WORDS[one.outcome],
+    }
+
+
+def _figures(report: Report) -> dict[str, str]:
+    scene, names = report.scenes[0], report.parameters
+    which = figures.shown(scene.base, scene.adapted)
+    made = {
+        "priors": figures.priors_figure(report.prior, report.target, names, which),
+        "corner": figures.corner_figure(scene, names, which),
+        "weights": figures.weights_figure(scene),
+    }
+    if not report.calibration.why_not:
+        made["ranks"] = figures.calibration_figure(report.calibration, names, which)
+        made["coverage"] = figures.coverage_figure(report.calibration)
+    return {name: "data:image/png;base64," + base64.b64encode(png).decode() for name, png in made.items()}
+
+
+def _table(report: Report) -> list[dict[str, str]]:
+    """Mean and standard deviation of each parameter before and after, at the first observation."""
+    scene = report.scenes[0]
+    out = []
+    for i, name in enumerate(report.parameters):
+        before, after = scene.base[:, i].double(), scene.adapted[:, i].double()
+        moved = float((after.mean() - before.mean()) / before.std().clamp(min=1e-30))
+        out.append(
+            {
+                "name": name,
+                "before": f"{float(before.mean()):.4g} ± {float(before.std()):.2g}",
+                "after": f"{float(after.mean()):.4g} ± {float(after.std()):.2g}",
+                "moved": f"{moved:+.2f}",
+                "width": f"{float(after.std() / before.std().clamp(min=1e-30)):.2f}",
+            }
+        )
+    return out
+
+
+def _observation(report: Report) -> str:
+    values = report.about["observation"]
+    if values is None:
+        count = report.about["observations"]
+        return f"{count} stored observations, drawn where the target prior puts them; the figures show the first"
+    shown = ", ".join(f"{v:.4g}" for v in values[:12])
+    return f"x = ({shown}{', …' if len(values) > 12 else ''})" + (
+        f", {len(values)} entries" if len(values) > 12 else ""
+    )

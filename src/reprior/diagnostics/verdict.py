@@ -1,0 +1,305 @@
+"""Can this adapted posterior be trusted? `diagnose` makes the checks and gives a `Report`.
+
+The verdict is the worst of the checks: "do not trust" if one stops, "caution" if one calls for it, "ok" otherwise.
+Checks that could not be made are listed with the reason. Every check uses what is stored: no simulator is called.
+"""
+
+from __future__ import annotations
+
+import math
+import platform
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import priors
+from reprior._version import __version__
+from reprior.adapted import AdaptedPosterior
+from reprior.diagnostics.calibration import Calibration, calibrate
+from reprior.diagnostics.checks import Check, Thresholds, check, short, skipped
+from reprior.diagnostics.compare import Comparison, against_reweighted, agreement, correction_ess
+from reprior.diagnostics.distance import x_distance
+from reprior.diagnostics.draws import Scene, make_scene, typical_x
+from reprior.errors import InputError
+from reprior.posterior import check_x
+from reprior.weights import pareto_k, share
+
+__all__ = ["DiagnoseSettings", "Report", "diagnose"]
+
+VERDICTS = ("ok", "caution", "do not trust")
+
+
+@dataclass(frozen=True)
+class DiagnoseSettings:
+    """How much a diagnosis draws.
+
+    Attributes:
+        draws: adapted samples at each observation.
+        pool: base samples at each observation.
+        observations: without x, how many stored observations are looked at.
+        pairs: stored pairs for calibration; 0 leaves it out.
+        ranks: adapted samples at each pair.
+        thresholds: where the lines are drawn.
+    """
+
+    draws: int = 2_000
+    pool: int = 6_000
+    observations: int = 3
+    pairs: int = 200
+    ranks: int = 100
+    thresholds: Thresholds = field(default_factory=Thresholds)
+
+    def __post_init__(self) -> None:
+        if self.draws < 200 or self.pool < 500 or self.observations < 1:
+            raise InputError(
+                "a diagnosis needs draws >= 200, pool >= 500 and observations >= 1; got "
+                f"{self.draws}, {self.pool}, {self.observations}"
+            )
+        if self.pairs != 0 and (self.pairs < 50 or self.ranks < 20):
+            raise InputError(
+                f"calibration needs pairs >= 50 (or 0: none) and ranks >= 20; got {self.pairs}, {self.ranks}"
+            )
+
+
+@dataclass(frozen=True)
+class Report:
+    """The verdict on an adapted posterior, and what it rests on.
+
+    Attributes:
+        verdict: "ok", "caution" or "do not trust".
+        reasons: why, in plain words; each names a figure and its threshold.
+        checks: every check.
+        method: the method that was judged.
+        why: why this method.
+        about: versions, seeds, sizes.
+        parameters: the names of the parameters.
+        scenes: the samples at each observation that was looked at.
+        calibration: the calibration figures.
+        prior: draws of p, with shape (n, d).
+        target: draws of q, with shape (n, d).
+    """
+
+    verdict: str
+    reasons: tuple[str, ...]
+    checks: tuple[Check, ...]
+    method: str
+    why: str
+    about: dict[str, Any]
+    parameters: tuple[str, ...]
+    scenes: tuple[Scene, ...] = field(repr=False)
+    calibration: Calibration = field(repr=False)
+    prior: Tensor = field(repr=False)
+    target: Tensor = field(repr=False)
+
+    def __getitem__(self, name: str) -> Check:
+        for one in self.checks:
+            if one.name == name:
+                return one
+        raise KeyError(f"no check {name!r}; there are: {', '.join(c.name for c in self.checks)}")
+
+    def __str__(self) -> str:
+        lines = [f"verdict: {self.verdict}"]
+        lines += [f"  - {reason}" for reason in self.reasons]
+        lines += [f"method: {self.method} ({self.why})", ""]
+        width = max(len(c.title) for c in self.checks)
+        for one in self.checks:
+            shown = short(one.value)
+            tail = one.threshold if one.outcome != "skipped" else one.note
+            lines.append(f"{one.title:<{width}}  {shown:>8}  {one.outcome:<8}  {tail}")
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON-ready data, without samples."""
+        return {
+            "verdict": self.verdict,
+            "reasons": list(self.reasons),
+            "checks": [c.to_dict() for c in self.checks],
+            "method": self.method,
+            "why": self.why,
+            "parameters": list(self.parameters),
+            "about": self.about,
+        }
+
+    def to_html(self, path: str | Path) -> Path:
+        """Writes the report to one self-contained HTML file and returns its path."""
+        from reprior.diagnostics.html import write_html
+
+        return write_html(self, path)
+
+
+def diagnose(
+    adapted: AdaptedPosterior,
+    x: Tensor | Sequence[float] | None = None,
+    seed: int = 0,
+    settings: DiagnoseSettings | None = None,
+    calibration: Calibration | None = None,
+) -> Report:
+    """Checks an adapted posterior, at one observation or where the target prior puts observations.
+
+    Arguments:
+        adapted: the adapted posterior.
+        x: one observation, with shape (m,) or (1, m); without it, stored observations under q are looked at.
+        seed: the same seed gives the same report on the same machine.
+        settings: how much is drawn, and the thresholds.
+        calibration: one made before by `calibrate` for this adapted posterior, to be used again.
+    """
+    if not isinstance(adapted, AdaptedPosterior):
+        raise InputError(
+            f"diagnose needs an adapted posterior, from reprior.adapt; got {type(adapted).__name__}"
+        )
+    settings = settings or DiagnoseSettings()
+    began = time.monotonic()
+    observations = (
+        typical_x(adapted.posterior, adapted.change, settings.observations, seed)
+        if x is None
+        else check_x(torch.as_tensor(x), adapted.posterior.x_dim, single=True)
+    )
+    scenes = tuple(
+        make_scene(adapted, row.unsqueeze(0), settings.pool, settings.draws, seed + 1 + i)
+        for i, row in enumerate(observations)
+    )
+    if calibration is None:
+        calibration = calibrate(adapted, settings.pairs, settings.ranks, seed=seed)
+    checks = _checks(adapted, scenes, calibration, settings, seed)
+    verdict, reasons = _conclude(checks)
+    n = min(2_000, 2 * settings.draws)
+    return Report(
+        verdict,
+        reasons,
+        checks,
+        adapted.method,
+        adapted.why,
+        _about(adapted, x is None, scenes, calibration, settings, seed, time.monotonic() - began),
+        adapted.posterior.parameters,
+        scenes,
+        calibration,
+        priors.sample(adapted.posterior.prior, n, seed),
+        adapted.change.draw(n, seed + 1),
+    )
+
+
+def _checks(
+    adapted: AdaptedPosterior,
+    scenes: tuple[Scene, ...],
+    calibration: Calibration,
+    settings: DiagnoseSettings,
+    seed: int,
+) -> tuple[Check, ...]:
+    lines = settings.thresholds
+    return (
+        _support(adapted, lines),
+        _distance(adapted, scenes, lines, seed),
+        *_weights(adapted, scenes, lines),
+        _worst("correction", [correction_ess(adapted, s) for s in scenes], lines),
+        _worst("reweighted", [_reweighted(adapted, s, seed) for s in scenes], lines),
+        _worst("agreement", [agreement(adapted, s, seed + 11) for s in scenes], lines),
+        *_calibration(calibration, lines),
+    )
+
+
+def _support(adapted: AdaptedPosterior, lines: Thresholds) -> Check:
+    outside = adapted.change.outside
+    if math.isnan(outside):
+        return skipped("support", "the target prior is known by its log-density only", lines)
+    return check("support", outside, lines)
+
+
+def _distance(
+    adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int
+) -> Check:
+    if adapted.posterior.simulations is None:
+        return skipped("distance", "the posterior was saved without its simulations", lines)
+    return check("distance", max(x_distance(adapted.posterior, s.x, seed) for s in scenes), lines)
+
+
+def _weights(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds) -> list[Check]:
+    ess = sorted(share(s.log_r) for s in scenes)[len(scenes) // 2]
+    k_hat = sorted(pareto_k(s.log_r) for s in scenes)[len(scenes) // 2]
+    note = "" if len(scenes) == 1 else f"Median over {len(scenes)} observations."
+    if math.isnan(k_hat):
+        tail = skipped("k_hat", "arviz-stats is not installed (it needs Python 3.11)", lines)
+    else:
+        most = "stop" if adapted.method == "sir" else "pass"
+        told = "" if adapted.method == "sir" else "For information: this method does not average under the weights."
+        tail = check("k_hat", k_hat, lines, told, most)
+    return [check("ess", ess, lines, note), tail]
+
+
+def _reweighted(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
+    if adapted.method == "sir":
+        return Comparison(math.nan, "importance resampling is reweighted base samples")
+    return against_reweighted(scene, seed)
+
+
+def _worst(name: str, found: list[Comparison], lines: Thresholds) -> Check:
+    """The worst of a figure over observations."""
+    made = [one for one in found if not math.isnan(one.value)]
+    if not made:
+        return skipped(name, found[0].note, lines)
+    pick = min if name == "correction" else max
+    worst = pick(made, key=lambda one: one.value)
+    return check(name, worst.value, lines, worst.note)
+
+
+def _calibration(calibration: Calibration, lines: Thresholds) -> list[Check]:
+    if calibration.why_not:
+        pairs = check("pairs", calibration.effective, lines, "It cannot be calibrated.", most="caution")
+        return [pairs, *(skipped(name, calibration.why_not, lines) for name in ("sbc", "tarp"))]
+    spread = max(calibration.spread, key=lambda v: abs(math.log(max(v, 1e-3))))
+    note = ""
+    if calibration.sbc_p < lines.sbc[0] and abs(spread - 1) > 0.05:
+        note = f"The adapted posterior looks too {'narrow' if spread > 1 else 'wide'}."
+    return [
+        check("pairs", calibration.effective, lines, most="caution"),
+        check("sbc", calibration.sbc_p, lines, note),
+        check("tarp", calibration.tarp_p, lines),
+    ]
+
+
+def _conclude(checks: tuple[Check, ...]) -> tuple[str, tuple[str, ...]]:
+    """The verdict and its reasons, the gravest first."""
+    stops = [c for c in checks if c.outcome == "stop"]
+    cautions = [c for c in checks if c.outcome == "caution"]
+    verdict = VERDICTS[2] if stops else VERDICTS[1] if cautions else VERDICTS[0]
+    if verdict == "ok":
+        made = sum(c.outcome == "pass" for c in checks)
+        return verdict, (f"All {made} checks that could be made are within their thresholds.",)
+    return verdict, tuple(c.reason for c in [*stops, *cautions])
+
+
+def _about(
+    adapted: AdaptedPosterior,
+    typical: bool,
+    scenes: tuple[Scene, ...],
+    calibration: Calibration,
+    settings: DiagnoseSettings,
+    seed: int,
+    seconds: float,
+) -> dict[str, Any]:
+    import sbi
+
+    posterior = adapted.posterior
+    return {
+        "reprior": __version__,
+        "torch": torch.__version__,
+        "sbi": sbi.__version__,
+        "python": platform.python_version(),
+        "seed": seed,
+        "seconds": round(seconds, 1),
+        "base": type(posterior.base).__name__,
+        "noise": posterior.base.noise,
+        "simulations": 0 if posterior.simulations is None else len(posterior.simulations),
+        "target_kind": adapted.change.kind,
+        "warnings": list(adapted.warnings),
+        "observation": None if typical else [float(v) for v in scenes[0].x[0]],
+        "observations": len(scenes),
+        "draws": settings.draws,
+        "pool": settings.pool,
+        "pairs": round(calibration.n_eff, 1),
+        "ranks": settings.ranks,
+    }

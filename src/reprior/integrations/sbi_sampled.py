@@ -1,0 +1,224 @@
+"""sbi posteriors without a diffusion (NPE, NLE, NRE, and any other that samples): importance resampling.
+
+There is no denoiser to guide, so a pool of the posterior's own samples is weighted by r = q/p and resampled, with the
+same `Info` and the same warnings. For NLE and NRE this is the second best: they learned the likelihood, to which any
+prior can be put, and sbi's own ``build_posterior(prior=q)`` is exact. The result says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Generator, Tensor
+
+from reprior import metrics, priors
+from reprior.adapted import AdaptedPosterior
+from reprior.change import PriorChange, make_change
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance
+from reprior.guidance.importance import SIRSettings, systematic
+from reprior.posterior import Scales, check_x, fresh_seed
+from reprior.simulations import Simulations, Standardizer
+
+__all__ = ["SampledPosterior", "adapt_sampled"]
+
+EXACT = (
+    "this posterior is made of a learned likelihood (NLE) or ratio (NRE): sbi's own trainer.build_posterior(prior=q) is "
+    "exact for any prior, and better than resampling"
+)
+
+
+@dataclass(frozen=True)
+class SampledPosterior:
+    """A posterior p(theta | x) that can be sampled, and no more is asked of it.
+
+    Attributes:
+        source: the sbi posterior.
+        prior: the prior p it was trained under.
+        scales: the standardisation of theta (of the prior) and of x (none).
+        simulations: the stored pairs, or None.
+        parameters: the names of the parameters.
+        likelihood: whether it holds a likelihood or a ratio, to which sbi can put another prior exactly.
+    """
+
+    source: Any
+    prior: Any
+    scales: Scales
+    simulations: Simulations | None
+    parameters: tuple[str, ...]
+    likelihood: bool
+    sampler: Sampler = field(default=Sampler())
+
+    @property
+    def dim(self) -> int:
+        """The number d of parameters."""
+        return len(self.scales.theta.shift)
+
+    @property
+    def x_dim(self) -> int:
+        """The number m of entries of x."""
+        return len(self.scales.x.shift)
+
+    def condition(self, x: Tensor, predict: bool = False) -> _Bound:
+        """The posterior at observations x, with shape (K, m)."""
+        if predict:
+            raise InputError("an sbi posterior cannot predict x; train network='simformer' with reprior.train")
+        return _Bound(self, x)
+
+    def sample(self, shape: Sequence[int], x: Tensor, seed: int | None = None) -> Tensor:
+        """Draws theta ~ p(theta | x), with shape (*shape, d), for one observation x."""
+        x = check_x(x, self.x_dim, single=True)
+        n = int(torch.Size(shape).numel())
+        return self._draw(n, x[0], fresh_seed() if seed is None else seed).reshape(*shape, self.dim)
+
+    def sample_batched(self, shape: Sequence[int], x: Tensor, seed: int | None = None) -> Tensor:
+        """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
+        x = check_x(x, self.x_dim)
+        n, seed = int(torch.Size(shape).numel()), fresh_seed() if seed is None else seed
+        each = [self._draw(n, row, seed + k) for k, row in enumerate(x)]
+        return torch.stack(each, 1).reshape(*shape, len(x), self.dim)
+
+    def log_prob(self, theta: Tensor, x: Tensor, steps: int = 0) -> Tensor:
+        """log p(theta | x), with shape (*), where sbi has it normalised (NPE); ``steps`` is not used."""
+        from sbi.inference.posteriors import DirectPosterior
+
+        if not isinstance(self.source, DirectPosterior):
+            name = type(self.source).__name__
+            raise InputError(f"sbi gives the log-density of a {name} only up to a constant; there is no log_prob")
+        x = check_x(x, self.x_dim, single=True)
+        flat = theta.reshape(-1, theta.shape[-1])
+        with torch.no_grad(), seeded(0):
+            value = self.source.log_prob(flat, x=self._shaped(x))
+        return value.cpu().reshape(theta.shape[:-1])
+
+    def to_user(self, z: Tensor) -> Tensor:
+        """Standardised draws, with shape (*, d), in the user's units."""
+        return self.scales.theta.inverse(z.cpu())
+
+    def to_parts(self, simulations: bool) -> Any:
+        """Refused: the posterior is an sbi object, which only pickle could hold."""
+        raise InputError(
+            f"a {type(self.source).__name__} of sbi cannot be written without pickle: keep it as sbi does, and adapt it again"
+        )
+
+    def _shaped(self, x: Tensor) -> Tensor:
+        shape = _x_shape(self.source)
+        return x if shape is None else x.reshape(-1, *shape)
+
+    def _draw(self, n: int, x: Tensor, seed: int) -> Tensor:
+        with torch.no_grad(), seeded(seed):
+            theta = self.source.sample((n,), x=self._shaped(x.unsqueeze(0)), show_progress_bars=False)
+        return theta.reshape(n, -1).cpu().float()
+
+
+class _Bound:
+    """What `AdaptedPosterior` hands to the guidance: a posterior with its observations."""
+
+    def __init__(self, posterior: SampledPosterior, x: Tensor):
+        self.posterior, self.x, self.observations = posterior, x, len(x)
+
+
+class _Resampling(Guidance):
+    name = "sir"
+
+    def __init__(self, change: PriorChange, settings: SIRSettings):
+        self.change, self.settings = change, settings
+
+    def draw(
+        self, denoiser: Any, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        kept, weights, copies = [], [], []
+        seeds = torch.randint(2**31, (denoiser.observations,), generator=generator).tolist()
+        for x, seed in zip(denoiser.x, seeds, strict=True):
+            pool = denoiser.posterior.sample((max(self.settings.pool, n),), x, seed=seed)
+            log_w = self.change.log_r(pool)
+            index = systematic(log_w, n, generator)
+            kept.append(denoiser.posterior.scales.theta.forward(pool[index]))
+            weights.append(log_w)
+            copies.append(n - len(index.unique()))
+        log_w = torch.stack(weights, 1)
+        ess = [metrics.ess(log_w[:, k]) for k in range(log_w.shape[1])]
+        return torch.stack(kept, 1), {"ess": ess, "duplicates": copies, "log_w": log_w}
+
+
+def wrap(
+    source: Any, prior: Any, simulations: Simulations | None = None, parameters: tuple[str, ...] | None = None
+) -> SampledPosterior:
+    """An sbi posterior that is not a diffusion.
+
+    Arguments:
+        source: the sbi posterior.
+        prior: the prior p, on the CPU.
+        simulations: the stored pairs, if they are kept.
+        parameters: the names of the parameters.
+    """
+    dim = priors.dim_of(prior)
+    shape = _x_shape(source)
+    if shape is None and simulations is None:
+        raise InputError(
+            f"the size of x cannot be read off this {type(source).__name__}; use reprior.from_sbi(posterior, theta, x)"
+        )
+    x_dim = simulations.x.shape[1] if simulations is not None else torch.Size(shape or ()).numel()
+    scales = Scales(
+        Standardizer.fit(priors.sample(prior, 10_000, seed=0).float()),
+        Standardizer(torch.zeros(x_dim), torch.ones(x_dim)),
+    )
+    potential = getattr(source, "potential_fn", None)
+    likelihood = hasattr(potential, "likelihood_estimator") or hasattr(potential, "ratio_estimator")
+    names = parameters or tuple(f"theta_{i + 1}" for i in range(dim))
+    return SampledPosterior(source, prior, scales, simulations, names, likelihood)
+
+
+def adapt_sampled(
+    posterior: SampledPosterior, target: Any, method: str, settings: Any, seed: int, accept_outside: bool
+) -> AdaptedPosterior:
+    """`reprior.adapt` for a posterior that can only be sampled; arguments as there."""
+    if method not in ("auto", "sir"):
+        raise InputError(
+            f"method {method!r} needs a diffusion posterior (NPSE, FMPE or reprior's own); for a "
+            f"{type(posterior.source).__name__} the methods are auto and sir"
+        )
+    if settings is not None and not isinstance(settings, SIRSettings):
+        raise InputError(f"method 'sir' takes SIRSettings; got {type(settings).__name__}")
+    change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
+    # A pool by MCMC is slow: a smaller one.
+    chosen = settings or SIRSettings(pool=5_000 if posterior.likelihood else 20_000)
+    warnings = [EXACT] if posterior.likelihood else []
+    if change.outside > 0:
+        warnings.insert(0, f"{100 * change.outside:.2g} % of the target prior's mass lies outside the prior's support")
+    why = "this sbi posterior has no diffusion to guide, so its samples are weighted by q/p and resampled"
+    if posterior.likelihood:
+        why += "; sbi's build_posterior(prior=q) is exact here"
+    guidance = _Resampling(change, chosen)
+    return AdaptedPosterior(cast(Any, posterior), change, guidance, why, tuple(warnings))
+
+
+def _x_shape(source: Any) -> torch.Size | None:
+    """The shape of one observation, from the estimator inside an sbi posterior; None where it is not told."""
+    potential = getattr(source, "potential_fn", None)
+    if hasattr(potential, "likelihood_estimator"):
+        return torch.Size(potential.likelihood_estimator.input_shape)
+    for holder, name in ((source, "posterior_estimator"), (potential, "ratio_estimator")):
+        estimator = getattr(holder, name, None)
+        if estimator is not None:
+            return torch.Size(estimator.condition_shape)
+    return None
+
+
+@contextmanager
+def seeded(seed: int):
+    """The global random states of torch and numpy (sbi draws from them) seeded, and put back after."""
+    state = np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            yield
+    finally:
+        np.random.set_state(state)  # noqa: NPY002

@@ -1,0 +1,272 @@
+"""Priors: what users may write, seeded draws, densities with -inf outside the support, and priors as plain data."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import scipy.stats as st
+import torch
+from sbi.utils import BoxUniform
+from sbi.utils.user_input_checks import process_prior
+from torch import Tensor
+from torch import distributions as td
+
+from reprior import priors
+from reprior.errors import InputError
+
+ONE, TWO = torch.ones(2), 2 * torch.ones(2)
+MIXTURE = td.MixtureSameFamily(
+    td.Categorical(probs=torch.tensor([0.3, 0.7])),
+    td.MultivariateNormal(
+        torch.tensor([[0.0, 1.0], [2.0, -1.0]]), torch.stack([torch.eye(2), 0.1 * torch.eye(2)])
+    ),
+)
+# Two boxes that do not touch.
+BOXES = td.MixtureSameFamily(
+    td.Categorical(probs=torch.tensor([0.25, 0.75])),
+    td.Independent(td.Uniform(torch.tensor([[0.0, 0.0], [2.0, 2.0]]), torch.tensor([[1.0, 1.0], [3.0, 4.0]])), 1),
+)
+
+
+class Ring:
+    """A user's own prior: no event shape, no support, no torch Distribution."""
+
+    def sample(self, shape) -> Tensor:
+        angle = 2 * math.pi * torch.rand(shape)
+        return torch.stack([angle.cos(), angle.sin()], -1)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return -theta.square().sum(-1)
+
+
+def sbi_prior(*parts):
+    return process_prior(list(parts))[0]
+
+
+# Every kind that can be written as plain data, with its dimension.
+WRITABLE = {
+    "Normal": (td.Normal(torch.zeros(2), ONE), 2),
+    "Normal, one parameter": (td.Normal(0.5, 2.0), 1),
+    "LogNormal": (td.LogNormal(torch.zeros(2), ONE), 2),
+    "Uniform": (td.Uniform(-ONE, TWO), 2),
+    "Gamma": (td.Gamma(TWO, ONE), 2),
+    "Beta": (td.Beta(TWO, ONE), 2),
+    "Exponential": (td.Exponential(TWO), 2),
+    "HalfNormal": (td.HalfNormal(TWO), 2),
+    "HalfCauchy": (td.HalfCauchy(TWO), 2),
+    "Laplace": (td.Laplace(torch.zeros(2), TWO), 2),
+    "Cauchy": (td.Cauchy(torch.zeros(2), TWO), 2),
+    "StudentT": (td.StudentT(5 * ONE, torch.zeros(2), TWO), 2),
+    "Dirichlet": (td.Dirichlet(torch.tensor([1.0, 2.0, 3.0])), 3),
+    "MultivariateNormal": (td.MultivariateNormal(ONE, torch.tensor([[1.0, 0.4], [0.4, 0.5]])), 2),
+    "Independent": (td.Independent(td.Normal(torch.zeros(2), ONE), 1), 2),
+    "BoxUniform": (BoxUniform(-ONE, TWO), 2),
+    "mixture": (MIXTURE, 2),
+    "mixture, one parameter": (
+        td.MixtureSameFamily(td.Categorical(torch.ones(2)), td.Normal(torch.tensor([0.0, 3.0]), ONE)),
+        1,
+    ),
+    "mixture of boxes": (BOXES, 2),
+    "list": ([td.Normal(0.0, 1.0), td.Uniform(0.0, 2.0), MIXTURE], 4),
+    "nested list": ([[td.Normal(0.0, 1.0)], BoxUniform(-ONE, ONE)], 3),
+    "sbi MultipleIndependent": (
+        sbi_prior(
+            td.Uniform(torch.zeros(1), torch.ones(1)),
+            td.Gamma(torch.ones(1), torch.ones(1)),
+            td.MultivariateNormal(torch.zeros(2), torch.eye(2)),
+        ),
+        4,
+    ),
+}
+OTHER = {
+    "scipy, one parameter": (st.gamma(2.0), 1),
+    "scipy, one parameter each": (st.norm([0.0, 5.0], [1.0, 0.1]), 2),
+    "scipy, multivariate": (st.multivariate_normal([0.0, 1.0], [[1.0, 0.2], [0.2, 1.0]]), 2),
+    "own object": (Ring(), 2),
+}
+ALL = {**WRITABLE, **OTHER}
+
+
+# --- draws -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_draws_repeat_and_leave_the_global_state_alone(name):
+    given, dim = ALL[name]
+    prior = priors.as_prior(given)
+    assert priors.dim_of(prior) == dim
+    torch.manual_seed(3)
+    before, before_numpy = torch.get_rng_state(), np.random.get_state()[1].copy()  # noqa: NPY002
+    one, two, other = (priors.sample(prior, 50, seed) for seed in (1, 1, 2))
+    assert torch.equal(before, torch.get_rng_state())
+    assert np.array_equal(before_numpy, np.random.get_state()[1])  # noqa: NPY002
+    assert one.shape == (50, dim)
+    assert one.dtype == torch.float32
+    assert torch.equal(one, two)
+    assert not torch.equal(one, other)
+    log_p = priors.log_prob(prior, one)
+    assert log_p.shape == (50,)
+    assert bool(torch.isfinite(log_p).all())
+    # Any leading shape will do.
+    assert torch.allclose(priors.log_prob(prior, one.reshape(5, 10, dim)), log_p.reshape(5, 10))
+    assert torch.allclose(priors.log_prob(prior, one[0]), log_p[0])
+
+
+def test_draws_carry_no_gradient():
+    location = torch.zeros(2, requires_grad=True)
+    assert not priors.sample(priors.as_prior(td.Normal(location, 1.0)), 3, 0).requires_grad
+
+
+# --- densities -------------------------------------------------------------------------------------------------------
+
+
+def test_list_is_the_product_of_its_parts():
+    parts = [td.Normal(0.0, 1.0), td.Uniform(0.0, 2.0), MIXTURE]
+    prior = priors.as_prior(parts)
+    theta = priors.sample(prior, 20, 0)
+    parts_sum = parts[0].log_prob(theta[:, 0]) + parts[1].log_prob(theta[:, 1]) + MIXTURE.log_prob(theta[:, 2:])
+    assert torch.allclose(priors.log_prob(prior, theta), parts_sum, atol=1e-6)
+    outside = torch.tensor([0.0, 2.5, 0.0, 0.0])
+    assert float(priors.log_prob(prior, outside)) == -math.inf
+
+
+def test_scipy_densities():
+    theta = torch.tensor([[0.3, 5.1], [-2.0, 4.9]])
+    exact = st.norm.logpdf(theta.numpy(), [0.0, 5.0], [1.0, 0.1]).sum(-1)
+    value = priors.log_prob(priors.as_prior(st.norm([0.0, 5.0], [1.0, 0.1])), theta)
+    assert torch.allclose(value, torch.as_tensor(exact, dtype=torch.float32), atol=1e-5)
+    gamma = priors.as_prior(st.gamma(2.0))
+    assert float(priors.log_prob(gamma, torch.tensor([-1.0]))) == -math.inf
+    # Moments of 20,000 draws: standard error of the mean sqrt(2 / 20,000) = 0.01.
+    assert float(priors.sample(gamma, 20_000, 0).mean()) == pytest.approx(2, abs=0.045)
+
+
+@pytest.mark.parametrize(
+    ("prior", "outside"),
+    [
+        (td.Uniform(-ONE, ONE), [0.0, 1.5]),
+        (BoxUniform(-ONE, ONE), [0.0, 1.5]),
+        (td.LogNormal(torch.zeros(2), ONE), [1.0, -0.1]),
+        (td.Gamma(TWO, ONE), [1.0, -0.1]),
+        (td.Beta(TWO, ONE), [0.5, 1.1]),
+        (td.Exponential(ONE), [1.0, -0.1]),
+        (td.HalfNormal(ONE), [1.0, -0.1]),
+        (td.HalfCauchy(ONE), [1.0, -0.1]),
+        (td.Dirichlet(torch.ones(3)), [0.5, 0.3, 0.3]),
+        (td.Normal(torch.zeros(2), ONE), [math.nan, 0.0]),
+        (td.TransformedDistribution(td.Independent(td.Normal(ONE, ONE), 1), [td.ExpTransform()]), [1.0, -0.1]),
+        (MIXTURE, [math.nan, 0.0]),
+        (BOXES, [1.5, 1.5]),
+    ],
+)
+@pytest.mark.parametrize("validate", [True, False])
+def test_minus_infinity_outside_the_support(prior, outside, validate):
+    # Torch raises when a prior validates its arguments, and some priors give finite numbers when they do not.
+    prior = priors.as_prior(prior)
+    for part in (prior, getattr(prior, "base_dist", prior)):
+        part._validate_args = validate
+    inside = priors.sample(prior, 3, 0)
+    theta = torch.cat([inside[:2], torch.tensor([outside]), inside[2:]])
+    value = priors.log_prob(prior, theta)
+    assert float(value[2]) == -math.inf
+    assert bool(torch.isfinite(value[[0, 1, 3]]).all())
+    assert torch.allclose(value[[0, 1, 3]], priors.log_prob(prior, inside))
+
+
+def test_mixture_of_boxes_has_the_density_of_each_box():
+    theta = torch.tensor([[0.5, 0.5], [2.5, 3.5], [0.5, 2.5]])
+    exact = torch.tensor([0.25, 0.75 / 2, 0.0]).log()
+    assert torch.allclose(priors.log_prob(BOXES, theta), exact)
+    # One parameter, where torch makes the mixture independent.
+    line = td.MixtureSameFamily(
+        td.Categorical(torch.ones(2)), td.Uniform(torch.tensor([0.0, 5.0]), torch.tensor([1.0, 9.0]))
+    )
+    value = priors.log_prob(priors.as_prior(line), torch.tensor([[0.5], [6.0], [3.0]]))
+    assert torch.allclose(value, torch.tensor([1 / 2, 1 / 8, 0.0]).log())
+
+
+def test_mixture_density_and_gradient_are_torchs():
+    theta = priors.sample(MIXTURE, 30, 1).requires_grad_(True)
+    ours, theirs = priors.log_prob(MIXTURE, theta), MIXTURE.log_prob(theta)
+    assert torch.allclose(ours, theirs, atol=1e-5)
+    (one,) = torch.autograd.grad(ours.sum(), theta, retain_graph=True)
+    (two,) = torch.autograd.grad(theirs.sum(), theta)
+    assert torch.allclose(one, two, atol=1e-4)
+
+
+def test_gradients_are_finite_beside_the_support():
+    theta = torch.tensor([[0.5, 0.5], [9.0, 9.0]], requires_grad=True)
+    value = priors.log_prob(BOXES, theta)
+    (gradient,) = torch.autograd.grad(value[torch.isfinite(value)].sum(), theta)
+    assert bool(torch.isfinite(gradient).all())
+
+
+# --- plain data ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_round_trip_through_json(name):
+    given, dim = WRITABLE[name]
+    prior = priors.as_prior(given)
+    text = json.dumps(priors.to_dict(prior))
+    again = priors.from_dict(json.loads(text))
+    assert again is not None
+    assert priors.dim_of(again) == dim
+    assert json.dumps(priors.to_dict(again)) == text
+    theta = priors.sample(prior, 100, 5)
+    # The same numbers: float32 survives JSON exactly.
+    assert torch.equal(priors.sample(again, 100, 5), theta)
+    assert torch.allclose(priors.log_prob(again, theta), priors.log_prob(prior, theta), atol=1e-5)
+    # Far out, both agree too (-inf for bounded priors).
+    far = 50 * torch.ones(1, dim)
+    assert torch.allclose(priors.log_prob(again, far), priors.log_prob(prior, far))
+
+
+def test_sbi_wrappers_are_written_as_what_they_wrap():
+    double = process_prior(td.MultivariateNormal(torch.zeros(2).double(), torch.eye(2).double()))[0]
+    data = priors.to_dict(double)
+    assert data is not None
+    assert data["type"] == "MultivariateNormal"
+
+
+@pytest.mark.parametrize("name", OTHER)
+def test_what_is_not_plain_data_is_not_written(name):
+    assert priors.to_dict(priors.as_prior(OTHER[name][0])) is None
+    assert priors.to_dict(priors.as_prior([td.Normal(0.0, 1.0), OTHER[name][0]])) is None
+
+
+def test_subclasses_are_not_mistaken_for_their_parents():
+    class Shifted(td.Normal):
+        def log_prob(self, value):
+            return super().log_prob(value - 1)
+
+    assert priors.to_dict(priors.as_prior(Shifted(torch.zeros(2), torch.ones(2)))) is None
+
+
+def test_none_and_unknown_types():
+    assert priors.from_dict(None) is None
+    with pytest.raises(InputError, match="unknown prior type 'Horseshoe'"):
+        priors.from_dict({"type": "Horseshoe"})
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3.0, "got float"),
+        (torch.zeros(3), "got Tensor"),
+        ([], "empty list"),
+        ([td.Normal(0.0, 1.0), "uniform"], "got str"),
+        (td.Normal(torch.zeros(2, 2), 1.0), r"event shape \(\) and batch shape \(2, 2\)"),
+        (td.MultivariateNormal(torch.zeros(3, 2), torch.eye(2)), r"event shape \(2,\) and batch shape \(3,\)"),
+        (st.norm(np.zeros((2, 2))), r"gives \(2, 2\)"),
+    ],
+)
+def test_what_is_no_prior_is_refused(given, message):
+    with pytest.raises(InputError, match=message):
+        priors.as_prior(given)
