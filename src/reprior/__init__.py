@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from reprior.diffusion.training import Training
     from reprior.errors import FileFormatError, InputError, RepriorError, SupportError
     from reprior.info import Info
+    from reprior.integrations.sbi import from_sbi
     from reprior.loading import load
     from reprior.networks.embedding import Embedding
     from reprior.networks.mlp import MLPSettings
@@ -46,6 +47,7 @@ _HOMES = {
     "SupportError": "errors",
     "Training": "diffusion.training",
     "adapt": "adapted",
+    "from_sbi": "integrations.sbi",
     "load": "loading",
     "simulate": "simulation",
     "train": "trainer",
@@ -69,6 +71,7 @@ __all__ = [
     "Training",
     "__version__",
     "adapt",
+    "from_sbi",
     "load",
     "metrics",
     "priors",

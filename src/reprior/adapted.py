@@ -50,7 +50,7 @@ def adapt(
     """Changes the prior of a posterior. No simulator is called and the base is left as it is.
 
     Arguments:
-        posterior: the base posterior, trained under p.
+        posterior: the base posterior, trained under p; or an NPE, NLE or NRE posterior of sbi (resampled).
         target: the target prior q: a torch Distribution, a list of them, a scipy distribution, a callable log-density
             (up to a constant), or samples with shape (n, d).
         method: "auto", or one of `reprior.guidance.methods.METHODS`.
@@ -63,7 +63,9 @@ def adapt(
     if method not in METHODS:
         raise InputError(f"method {method!r} is unknown; allowed: {', '.join(METHODS)}")
     if not isinstance(posterior, Posterior):
-        raise InputError(f"adapt needs a reprior Posterior; got {type(posterior).__name__}")
+        from reprior.integrations.sbi import adapt_sbi
+
+        return adapt_sbi(posterior, target, method, settings, seed, accept_outside)
     change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
     warnings = []
     if change.outside > 0:
@@ -96,7 +98,7 @@ class AdaptedPosterior:
     guidance: Guidance
     why: str = ""
     warnings: tuple[str, ...] = ()
-    sampler: Sampler = field(default=Sampler())
+    sampler: Sampler = field(default_factory=Sampler)
 
     @property
     def method(self) -> str:
@@ -243,9 +245,7 @@ class AdaptedPosterior:
         x = check_x(x, self.posterior.x_dim, single=True)
         return self.change.log_r(self.posterior.sample((draws,), x, seed=seed))
 
-    def log_prob(
-        self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0
-    ) -> Tensor:
+    def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0) -> Tensor:
         """log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x); -inf outside the support.
 
         Arguments:
@@ -261,6 +261,16 @@ class AdaptedPosterior:
         value = self.posterior.log_prob(theta, x, steps) + self.change.log_r(theta) - log_z.to(theta.dtype)
         return torch.where(inside, value, torch.full_like(value, -torch.inf))
 
+    def sbi_params(self, seed: int = 0) -> dict[str, Any]:
+        """What sbi's ``sample(..., guidance_method="density_ratio", guidance_params=...)`` takes.
+
+        Arguments:
+            seed: seeds what is drawn once per observation.
+        """
+        from reprior.integrations.sbi_guidance import params
+
+        return params(self, seed)
+
     def save(self, path: str | Path, simulations: bool = False) -> Path:
         """Writes the adapted posterior, base included, to one file (safetensors with JSON).
 
@@ -269,9 +279,7 @@ class AdaptedPosterior:
             simulations: whether the stored simulations go with it (`diagnose` uses them for calibration).
         """
         tensors, meta = self.posterior.to_parts(simulations)
-        tensors |= {
-            f"guidance.{k}": v.detach().cpu().contiguous() for k, v in self.guidance.tensors().items()
-        }
+        tensors |= {f"guidance.{k}": v.detach().cpu().contiguous() for k, v in self.guidance.tensors().items()}
         if self.change.is_ratio and isinstance(self.change.log_q, torch.nn.Module):
             network = self.change.log_q.state_dict().items()
             tensors |= {f"target.{k}": v.detach().cpu().contiguous() for k, v in network}

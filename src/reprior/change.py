@@ -84,9 +84,7 @@ class PriorChange:
         return torch.isfinite(priors.log_prob(self.prior, theta)) & torch.isfinite(self.log_r(theta))
 
 
-def make_change(
-    prior: Any, target: Any, scale: Standardizer, seed: int, accept_outside: bool = False
-) -> PriorChange:
+def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_outside: bool = False) -> PriorChange:
     """Reads a target prior and checks it against the prior.
 
     Arguments:
@@ -102,14 +100,13 @@ def make_change(
         target = torch.as_tensor(target, dtype=torch.float32)
     if isinstance(target, Tensor):
         return _from_samples(prior, target, scale, seed, accept_outside)
-    if callable(target) and not hasattr(target, "log_prob") and not hasattr(target, "logpdf"):
-        change = PriorChange(prior, None, _checked_callable(target, prior, seed), False, "callable", scale)
+    if not hasattr(target, "log_prob") and not hasattr(target, "logpdf") and callable(target):
+        log_q: Any = target
+        change = PriorChange(prior, None, _checked_callable(log_q, prior, seed), False, "callable", scale)
     else:
         target = priors.as_prior(target)
         if priors.dim_of(target) != dim:
-            raise InputError(
-                f"the target prior has {priors.dim_of(target)} parameters; the posterior has {dim}"
-            )
+            raise InputError(f"the target prior has {priors.dim_of(target)} parameters; the posterior has {dim}")
         outside = outside_fraction(prior, priors.sample(target, CHECKED, seed), accept_outside)
         log_q = lambda theta: priors.log_prob(target, theta)  # noqa: E731
         change = PriorChange(prior, target, log_q, False, "distribution", scale, outside)
@@ -130,9 +127,7 @@ def outside_fraction(prior: Any, theta: Tensor, accept: bool) -> float:
     return fraction
 
 
-def _checked_callable(
-    target: Callable[[Tensor], Tensor], prior: Any, seed: int
-) -> Callable[[Tensor], Tensor]:
+def _checked_callable(target: Callable[[Tensor], Tensor], prior: Any, seed: int) -> Callable[[Tensor], Tensor]:
     theta = priors.sample(prior, 16, seed)
     value = torch.as_tensor(target(theta))
     if value.shape != (16,):

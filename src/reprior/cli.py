@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from reprior._version import __version__
+from reprior.cli_bench import app as bench_app
 
 app = typer.Typer(
     help="Change the prior of a trained simulation-based posterior, with no new simulations.",
@@ -18,6 +19,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
+app.add_typer(bench_app, name="bench")
 console = Console()
 
 Threads = Annotated[int, typer.Option(help="Torch threads; more than one is slower on busy cores.")]

@@ -70,9 +70,7 @@ def run_demo(
     theta = priors.sample(p, simulations, SEED)
     x = task.simulate(theta, seed=SEED + 1)
     seconds["simulate"], clock = time.monotonic() - clock, time.monotonic()
-    posterior = train(
-        theta, x, prior=p, parameters=task.parameters, training=training, seed=SEED, progress=progress
-    )
+    posterior = train(theta, x, prior=p, parameters=task.parameters, training=training, seed=SEED, progress=progress)
     seconds["train"], clock = time.monotonic() - clock, time.monotonic()
     _, x_obs = task.observations("ood", 1, seed=SEED + 2)
     before = posterior.sample((samples,), x=x_obs[0], seed=SEED)
@@ -131,9 +129,7 @@ def _contour(axis, draws: Tensor, colour: str, label: str) -> None:
     kde = gaussian_kde(draws.T.numpy())
     spread = draws.std(0) * 0.6
     low, high = (draws.min(0).values - spread).tolist(), (draws.max(0).values + spread).tolist()
-    u, v = torch.meshgrid(
-        torch.linspace(low[0], high[0], 90), torch.linspace(low[1], high[1], 90), indexing="xy"
-    )
+    u, v = torch.meshgrid(torch.linspace(low[0], high[0], 90), torch.linspace(low[1], high[1], 90), indexing="xy")
     density = kde(torch.stack([u.flatten(), v.flatten()]).numpy()).reshape(u.shape)
     at_draws = torch.as_tensor(kde(draws[:1_000].T.numpy()))
     levels = [float(torch.quantile(at_draws, 1 - share)) for share in (0.86, 0.39)]

@@ -56,9 +56,7 @@ class File:
     meta: dict[str, Any]
 
 
-def write(
-    path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]
-) -> Path:
+def write(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
     """Writes a file, whole or not at all, and returns its path.
 
     Arguments:
@@ -175,8 +173,7 @@ def _check_plain(value: Any, where: str) -> None:
             _check_plain(item, f"{where}[{index}]")
     elif not (value is None or isinstance(value, bool | int | float | str)):
         raise InputError(
-            f"{where} is a {type(value).__name__}: it must be plain data "
-            "(dict, list, number, text, true/false, None)."
+            f"{where} is a {type(value).__name__}: it must be plain data (dict, list, number, text, true/false, None)."
         )
 
 
@@ -232,6 +229,4 @@ def _check_container(path: Path) -> None:
     if start[8:] != b"{" or length > _MAX_HEADER:
         raise FileFormatError(f"{path} is not a safetensors file, so reprior did not write it.")
     if size < 8 + length:
-        raise FileFormatError(
-            f"{path} is truncated: it has {size} bytes, and its header alone needs {8 + length}."
-        )
+        raise FileFormatError(f"{path} is truncated: it has {size} bytes, and its header alone needs {8 + length}.")

@@ -31,7 +31,11 @@ __all__ = ["load"]
 
 
 def load(
-    path: str | Path, prior: Any = None, target: Any = None, embedding: nn.Module | None = None
+    path: str | Path,
+    prior: Any = None,
+    target: Any = None,
+    embedding: nn.Module | None = None,
+    estimator: Any = None,
 ) -> Posterior | AdaptedPosterior:
     """Reads a posterior or an adapted posterior.
 
@@ -40,10 +44,12 @@ def load(
         prior: the prior, where the file could not hold it (a prior that is the user's own object).
         target: the target prior, where the file could not hold it (a callable, or the user's own object).
         embedding: the user's own embedding module, where the base has one.
+        estimator: for a base that came from sbi with a network that is not sbi's own: an sbi posterior or estimator of
+            the same architecture; its weights do not matter.
     """
     file = files.read(path, ("posterior", "adapted"))
     try:
-        posterior = _posterior(file.tensors, file.meta, prior, embedding)
+        posterior = _posterior(file.tensors, file.meta, prior, embedding, estimator)
         return posterior if file.kind == "posterior" else _adapted(posterior, file.tensors, file.meta, target)
     except (KeyError, TypeError, RuntimeError) as error:
         raise FileFormatError(f"{path} does not hold what its kind {file.kind!r} needs: {error}") from error
@@ -55,9 +61,13 @@ def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def _posterior(
-    tensors: dict[str, Tensor], meta: dict[str, Any], prior: Any, embedding: nn.Module | None
+    tensors: dict[str, Tensor],
+    meta: dict[str, Any],
+    prior: Any,
+    embedding: nn.Module | None,
+    estimator: Any = None,
 ) -> Posterior:
-    base = rebuild(meta["base"], embedding)
+    base = rebuild(meta["base"], embedding, estimator)
     base.load_state_dict(part(tensors, "base"))
     scales = part(tensors, "scales")
     kept = priors.from_dict(meta["prior"]) if prior is None else priors.as_prior(prior)
@@ -84,26 +94,20 @@ def _posterior(
     )
 
 
-def _adapted(
-    posterior: Posterior, tensors: dict[str, Tensor], meta: dict[str, Any], target: Any
-) -> AdaptedPosterior:
+def _adapted(posterior: Posterior, tensors: dict[str, Tensor], meta: dict[str, Any], target: Any) -> AdaptedPosterior:
     change = _change(posterior, part(tensors, "target"), meta, target)
     guidance = _guidance(posterior, change, part(tensors, "guidance"), meta)
     warnings = tuple(meta["warnings"])
     return AdaptedPosterior(posterior, change, guidance, meta["why"], warnings, posterior.sampler)
 
 
-def _change(
-    posterior: Posterior, network: dict[str, Tensor], meta: dict[str, Any], target: Any
-) -> PriorChange:
+def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, Any], target: Any) -> PriorChange:
     scale = posterior.scales.theta
     outside = math.nan if meta["outside"] is None else float(meta["outside"])
     if meta["target_kind"] == "samples":
         model = RatioNetwork(scale)
         model.load_state_dict(network)
-        return PriorChange(
-            posterior.prior, None, model.requires_grad_(False), True, "samples", scale, outside
-        )
+        return PriorChange(posterior.prior, None, model.requires_grad_(False), True, "samples", scale, outside)
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(
@@ -124,9 +128,7 @@ def ratio_settings(data: dict[str, Any]) -> RatioSettings:
     )
 
 
-def _guidance(
-    posterior: Posterior, change: PriorChange, tensors: dict[str, Tensor], meta: dict[str, Any]
-) -> Guidance:
+def _guidance(posterior: Posterior, change: PriorChange, tensors: dict[str, Tensor], meta: dict[str, Any]) -> Guidance:
     method, config = meta["method"], meta["guidance"]
     if method in ESTIMATORS:
         settings = ratio_settings(config["settings"])
@@ -138,9 +140,7 @@ def _guidance(
         settings = ratio_settings(config["settings"])
         network = RatioMLP(config["dim"], config["x_features"], config["dim"], settings.network)
         network.load_state_dict(tensors)
-        return WeightedScoreGuidance(
-            network.requires_grad_(False).eval(), posterior, settings, None, config["notes"]
-        )
+        return WeightedScoreGuidance(network.requires_grad_(False).eval(), posterior, settings, None, config["notes"])
     if method == "priorguide":
         mixture = MixtureRatio(torch.zeros(config["components"]))
         mixture.load_state_dict(tensors)

@@ -282,8 +282,7 @@ def _pair(a: Tensor, b: Tensor, least: int) -> tuple[Tensor, Tensor]:
     a, b = _samples(a, "a", least), _samples(b, "b", least)
     if a.shape[1] != b.shape[1]:
         raise InputError(
-            f"a has shape {tuple(a.shape)} and b has shape {tuple(b.shape)}: "
-            "they must have the same dimension d."
+            f"a has shape {tuple(a.shape)} and b has shape {tuple(b.shape)}: they must have the same dimension d."
         )
     return a, b
 
@@ -297,7 +296,5 @@ def _samples(value: Tensor, name: str, least: int) -> Tensor:
         raise InputError(f"{name} has {len(tensor)} rows: at least {least} are needed.")
     bad = int((~tensor.isfinite()).any(dim=1).sum())
     if bad:
-        raise InputError(
-            f"{name} has {bad} rows with NaN or infinity out of {len(tensor)}: all must be finite."
-        )
+        raise InputError(f"{name} has {bad} rows with NaN or infinity out of {len(tensor)}: all must be finite.")
     return tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class Posterior:
     prior: Any
     simulations: Simulations | None
     parameters: tuple[str, ...]
-    sampler: Sampler = Sampler()
+    sampler: Sampler = field(default_factory=Sampler)
 
     @property
     def dim(self) -> int:
@@ -151,9 +151,7 @@ class Posterior:
         info where asked for.
         """
         x = check_x(x, self.x_dim, single=True, missing=True)
-        both, info = self.draw(
-            self.condition(x, predict=True), "base", shape, seed, sampler or self.sampler, progress
-        )
+        both, info = self.draw(self.condition(x, predict=True), "base", shape, seed, sampler or self.sampler, progress)
         theta, full = self.split_prediction(both[:, 0], x[0])
         theta, full = theta.reshape(*shape, self.dim), full.reshape(*shape, self.x_dim)
         return (theta, full, info) if return_info else (theta, full)
@@ -181,9 +179,7 @@ class Posterior:
         """The log-density, in the user's units, of a denoiser with one bound observation."""
         flat = theta.reshape(-1, theta.shape[-1])
         if flat.shape[-1] != self.dim:
-            raise InputError(
-                f"theta needs {self.dim} entries in its last axis; got shape {tuple(theta.shape)}"
-            )
+            raise InputError(f"theta needs {self.dim} entries in its last axis; got shape {tuple(theta.shape)}")
         standard = self.scales.theta.forward(flat).to(self.device)
         parts = [log_density(denoiser, part.unsqueeze(1), steps)[:, 0] for part in standard.split(ROWS // 4)]
         out = torch.cat(parts).cpu() - self.scales.theta.scale.log().sum()
@@ -241,9 +237,7 @@ class Posterior:
         chunk = max(1, ROWS // denoiser.observations)
         sizes = [min(chunk, n - i) for i in range(0, n, chunk)]
         with tqdm(total=len(sizes) * sampler.steps, desc="sample", disable=not progress) as bar:
-            parts = [
-                run(denoiser, k, sampler, generator, on_step=lambda _: bar.update() and None) for k in sizes
-            ]
+            parts = [run(denoiser, k, sampler, generator, on_step=lambda _: _tick(bar)) for k in sizes]
         return self.to_user(torch.cat(parts))
 
     def to_user(self, z: Tensor) -> Tensor:
@@ -277,6 +271,10 @@ class Posterior:
             simulations: whether the stored simulations go with it (a learned change of prior needs them).
         """
         return files.write(path, "posterior", *self.to_parts(simulations))
+
+
+def _tick(bar: Any) -> None:
+    bar.update()
 
 
 def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) -> Tensor:

@@ -149,6 +149,11 @@ def log_prob(prior: Any, theta: Tensor) -> Tensor:
 
     Returns: the log-density, with shape (*).
     """
+    # Many priors, sbi's among them, take rows only.
+    return _log_prob_of_rows(prior, theta.reshape(-1, theta.shape[-1])).reshape(theta.shape[:-1])
+
+
+def _log_prob_of_rows(prior: Any, theta: Tensor) -> Tensor:
     if isinstance(prior, td.MixtureSameFamily):
         return _mixture_log_prob(prior, theta)
     if isinstance(prior, td.Independent) and isinstance(prior.base_dist, td.MixtureSameFamily):
@@ -227,12 +232,8 @@ def from_dict(data: dict[str, Any] | None) -> Any | None:
     if name == "Mixture":
         component = from_dict(data["component"])
         assert isinstance(component, td.Distribution)
-        return td.MixtureSameFamily(
-            td.Categorical(logits=torch.tensor(data["logits"])), component, validate_args=False
-        )
+        return td.MixtureSameFamily(td.Categorical(logits=torch.tensor(data["logits"])), component, validate_args=False)
     if name in _PARAMETERS:
         values = {k: torch.tensor(v) for k, v in data["parameters"].items()}
         return getattr(td, name)(**values, validate_args=False)
-    raise InputError(
-        f"unknown prior type {name!r}; known: Product, Independent, Mixture, {', '.join(_PARAMETERS)}"
-    )
+    raise InputError(f"unknown prior type {name!r}; known: Product, Independent, Mixture, {', '.join(_PARAMETERS)}")

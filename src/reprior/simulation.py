@@ -101,12 +101,8 @@ def simulate(
     theta, x = zip(*(finished[index] for index in range(plan.chunks)), strict=True)
     widths = {rows.shape[1] for rows in x}
     if len(widths) > 1:
-        raise InputError(
-            f"the simulator returned rows of different lengths in different chunks: {sorted(widths)}."
-        )
-    return Simulations.create(
-        torch.cat(theta), torch.cat(x), plan.prior, parameters, max_bad_fraction, missing
-    )
+        raise InputError(f"the simulator returned rows of different lengths in different chunks: {sorted(widths)}.")
+    return Simulations.create(torch.cat(theta), torch.cat(x), plan.prior, parameters, max_bad_fraction, missing)
 
 
 @dataclass(frozen=True)
@@ -211,9 +207,7 @@ def _run(
         _raise_failure(plan, store, len(finished), failures)
 
 
-def _raise_failure(
-    plan: _Plan, store: Path | None, kept: int, failures: dict[int, BaseException]
-) -> NoReturn:
+def _raise_failure(plan: _Plan, store: Path | None, kept: int, failures: dict[int, BaseException]) -> NoReturn:
     index = min(failures)
     error = failures[index]
     rows = plan.rows(index)
@@ -354,7 +348,5 @@ def _read_chunk(path: Path, index: int, plan: _Plan) -> tuple[Tensor, Tensor]:
     theta, x = file.tensors["theta"], file.tensors["x"]
     expected = {"index": index, "seed": plan.seed}
     if file.meta != expected or len(theta) != len(plan.rows(index)) or len(x) != len(theta):
-        raise InputError(
-            f"{path} is not chunk {index} of this run ({file.meta}): delete it to run that chunk again."
-        )
+        raise InputError(f"{path} is not chunk {index} of this run ({file.meta}): delete it to run that chunk again.")
     return theta, x

@@ -95,9 +95,7 @@ class Simulations:
         if prior is not None:
             prior = priors.as_prior(prior)
             if priors.dim_of(prior) != theta.shape[1]:
-                raise InputError(
-                    f"prior has dimension {priors.dim_of(prior)}: theta has {theta.shape[1]} columns."
-                )
+                raise InputError(f"prior has dimension {priors.dim_of(prior)}: theta has {theta.shape[1]} columns.")
 
         good = theta.isfinite().all(dim=1)
         if missing == "keep":
@@ -195,8 +193,7 @@ class Standardizer:
     def __post_init__(self) -> None:
         if self.shift.ndim != 1 or self.shift.shape != self.scale.shape:
             raise InputError(
-                f"shift has shape {tuple(self.shift.shape)} and scale {tuple(self.scale.shape)}: "
-                "both must be (k,)."
+                f"shift has shape {tuple(self.shift.shape)} and scale {tuple(self.scale.shape)}: both must be (k,)."
             )
         if not bool(self.shift.isfinite().all()):
             raise InputError(f"shift is {self.shift.tolist()}: it must be finite.")
@@ -324,6 +321,5 @@ def _check_prior(simulations: Simulations) -> None:
     outside = float((priors.log_prob(simulations.prior, simulations.theta) == -torch.inf).float().mean())
     if outside > 0.01:
         raise InputError(
-            f"{outside:.1%} of theta have zero density under the prior: "
-            "pass the prior that theta was drawn from."
+            f"{outside:.1%} of theta have zero density under the prior: pass the prior that theta was drawn from."
         )

@@ -26,7 +26,7 @@ def pareto_k(log_w: Tensor) -> float:
         log_w: log weights, with shape (n,).
     """
     try:
-        from arviz_stats.base import array_stats
+        from arviz_stats.base import array_stats  # pyright: ignore[reportPrivateImportUsage]
     except ImportError:
         return math.nan
     values = log_w.double().numpy().copy()

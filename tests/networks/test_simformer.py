@@ -11,9 +11,10 @@ from torch import Tensor
 
 from reprior.diffusion.sampler import Sampler, run
 from reprior.errors import InputError
+from reprior.networks.gaussian_guess import GaussianGuess
 from reprior.networks.noise import NoiseLaw
 from reprior.networks.simformer import PAPER_SIMFORMER, SimformerBase, SimformerSettings
-from reprior.networks.tokens import ABSENT, DIFFUSED, GIVEN, Layout, MaskMix, draw_states, to_slots
+from reprior.networks.tokens import ABSENT, DIFFUSED, GIVEN, MaskMix, draw_states, to_slots
 
 SMALL = SimformerSettings(layers=3, width=24, heads=2, head_size=8, widening=2)
 NAN = float("nan")
@@ -277,48 +278,52 @@ def denoised(given: list[int], asked: list[int], values: Tensor, z: Tensor, s: T
     return mean + (z.double() - mean) @ gain.T, (cov - gain @ cov).diagonal().sqrt()
 
 
-@pytest.fixture(scope="module")
-def trained() -> tuple[SimformerBase, list[float]]:
-    settings = SimformerSettings(
-        noise="diagonal", layers=2, width=32, heads=2, head_size=16, widening=2, patch=2, absent=0.3,
-        masks=MaskMix(0.4, 0.1, 0.1, 0.3, 0.1),
-    )  # fmt: skip
-    torch.manual_seed(0)
-    base = SimformerBase(D, M, settings)
-    chol = torch.linalg.cholesky(series_cov()).float()
+def fit(base: SimformerBase, draw, steps: int, batch: int, lr: float) -> list[float]:
+    """A short Adam run on fresh draws; returns the losses."""
     g = torch.Generator().manual_seed(1)
-    v = torch.randn(20_000, D + M, generator=g) @ chol.T
-    base.prepare(v[:, :D], v[:, D:])
-    steps, history = 500, []
-    optimiser = torch.optim.Adam(base.parameters(), lr=3e-3)
+    base.prepare(*draw(20_000, g))
+    optimiser = torch.optim.Adam(base.parameters(), lr=lr)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    history = []
     for _ in range(steps):
-        v = torch.randn(256, D + M, generator=g) @ chol.T
-        loss = base.loss(v[:, :D], v[:, D:], g).mean()
+        loss = base.loss(*draw(batch, g), g).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         schedule.step()
         history.append(loss.item())
-    return base.requires_grad_(False), history
+    base.requires_grad_(False)
+    return history
+
+
+def draw_series(n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+    v = torch.randn(n, D + M, generator=g) @ torch.linalg.cholesky(series_cov()).float().T
+    return v[:, :D], v[:, D:]
+
+
+@pytest.fixture(scope="module")
+def trained() -> SimformerBase:
+    settings = replace(SMALL, noise="diagonal", patch=2, absent=0.3, masks=MaskMix(0.4, 0.1, 0.1, 0.3, 0.1))
+    torch.manual_seed(0)
+    base = SimformerBase(D, M, settings)
+    fit(base, draw_series, steps=150, batch=128, lr=3e-3)
+    return base
 
 
 def observed(k: int) -> Tensor:
     """K draws of x."""
-    chol = torch.linalg.cholesky(series_cov()).float()
-    return (normal(k, D + M, seed=9) @ chol.T)[:, D:]
+    return draw_series(k, torch.Generator().manual_seed(9))[1]
 
 
-LEVELS = [[0.05, 0.05], [0.3, 0.3], [1.0, 1.0], [8.0, 8.0], [0.2, 3.0]]
+LEVELS = [[0.02, 0.02], [0.3, 0.3], [1.0, 1.0], [20.0, 20.0], [0.2, 3.0]]
 
 
 @pytest.mark.parametrize("missing", [[], [3], [2, 3], [0, 1, 4]])
 def test_denoised_mean_of_parameters(trained, missing):
-    base, _ = trained
     x = observed(100)
     kept = [j for j in range(M) if j not in missing]
     x[:, missing] = NAN
-    denoiser = base.condition(x)
+    denoiser = trained.condition(x)
     assert denoiser.dim == D
     for levels in LEVELS:
         s = torch.tensor(levels)
@@ -327,30 +332,91 @@ def test_denoised_mean_of_parameters(trained, missing):
         z = v.float() + s * normal(100, D, seed=8)
         want, sd = denoised([D + j for j in kept], [0, 1], x[:, kept], z, s)
         error = ((denoiser.mean(z, s) - want) / sd).square().mean().sqrt()
-        assert error < 0.25, (levels, error)  # in posterior standard deviations; seen: LIMIT
+        # In units of the open standard deviation. The guess is fitted on 20,000 rows (error about 0.01); the rest
+        # is what the network has not yet unlearned.
+        assert error < 0.08, (levels, error)
 
 
 def test_predictive_matches_closed_form(trained):
-    base, _ = trained
     x = observed(2)
     gone, kept = [1, 2], [0, 3, 4]
     x[:, gone] = NAN
     n = 3000
-    denoiser = base.condition(x, predict=True)
-    draws = run(denoiser, n, Sampler(steps=16), torch.Generator().manual_seed(0))
+    denoiser = trained.condition(x, predict=True)
+    draws = run(denoiser, n, Sampler(steps=40), torch.Generator().manual_seed(0))
     assert draws.shape == (n, 2, D + 2)
     mean, cov = gaussian([D + j for j in kept], [0, 1, D + 1, D + 2], x[:, kept])
     sd = cov.diagonal().sqrt()
-    # Sampling error of a mean is 0.018 sd and of an sd 1.3 %; the rest is what a minute's network leaves.
-    assert ((draws.mean(0) - mean) / sd).abs().max() < 0.3
-    assert (draws.std(0) / sd - 1).abs().max() < 0.2
+    # Sampling error: 0.018 sd for a mean, 1.3 % for an sd, 0.018 for a correlation, times 3 for the largest of many;
+    # 40 steps cost another 4 % in sd (measured with the exact denoiser).
+    assert ((draws.mean(0) - mean) / sd).abs().max() < 0.12
+    assert (draws.std(0) / sd - 1).abs().max() < 0.12
     correlation = torch.corrcoef(draws[:, 0].T.double())
-    assert (correlation - cov / sd[:, None] / sd).abs().max() < 0.15
+    assert (correlation - cov / sd[:, None] / sd).abs().max() < 0.1
 
 
-def test_loss_falls_to_its_floor(trained):
-    _, history = trained
-    assert sum(history[-50:]) < 0.7 * sum(history[:50])
+def test_gaussian_guess_with_missing_rows():
+    # Rows with entries missing must get the regression of their own pattern, and the fit must survive NaN.
+    theta, x = draw_series(40_000, torch.Generator().manual_seed(3))
+    holes = torch.rand(x.shape, generator=torch.Generator().manual_seed(4)) < 0.2
+    guess = GaussianGuess(D + M)
+    guess.fit(torch.cat([theta, torch.where(holes, NAN, x)], -1))
+    assert (guess.cov - series_cov()).abs().max() < 0.03  # 40,000 * 0.64 pairs: standard error 0.006 to 0.009
+    values = torch.cat([theta[:6], x[:6]], -1)
+    values[1, D + 1] = values[2, D + 3] = values[2, D] = NAN
+    part = guess(values, torch.arange(D, D + M), torch.arange(D))
+    for row in range(6):
+        kept = [D + j for j in range(M) if not torch.isnan(values[row, D + j])]
+        mean, cov = gaussian(kept, [0, 1], values[row : row + 1, kept])
+        assert (part.centre[row, 0] - mean[0]).abs().max() < 0.05
+        assert (part.width[row, 0] - cov.diagonal().sqrt()).abs().max() < 0.02
+
+
+@pytest.mark.parametrize("levels", [[1e-3], [0.3], [40.0], [1e-3, 1.0, 40.0]])
+def test_gaussian_denoiser_in_closed_form(levels):
+    guess = GaussianGuess(4)
+    root = normal(4, 4)
+    guess.fit(normal(500, 4, seed=2) @ root.T)
+    values = normal(5, 4, seed=3)
+    part = guess(values, torch.tensor([1]), torch.tensor([0, 2, 3]))
+    off, s = normal(5, 7, 3, seed=4), torch.tensor(levels).reshape(1, 1, -1)
+    pulled, open_ = part.denoise(off, s)
+    cov = (part.axes[0] * part.roots[0]) @ part.axes[0].T
+    noise = torch.diag(s.double().flatten().expand(3) ** 2)
+    precision = torch.linalg.inv(cov.double() + noise)
+    left = (noise - noise @ precision @ noise).diagonal().sqrt()
+    torch.testing.assert_close(pulled.double(), off.double() @ precision, rtol=2e-3, atol=1e-5)
+    torch.testing.assert_close(open_.double().expand(1, 1, 3)[0, 0], left, rtol=2e-3, atol=1e-7)
+    per_row = part.denoise(off, s.expand(1, 7, -1).contiguous())  # one level for each state
+    torch.testing.assert_close(per_row[0], pulled, rtol=1e-4, atol=1e-5)
+
+
+def test_learns_a_bimodal_posterior():
+    # theta ~ N(0, 1), x_j = a_j (theta^2 - 1) / sqrt(2) + noise: theta and x are uncorrelated, so the guess is no help.
+    slopes = torch.tensor([0.9, -0.8, 0.7])
+    noise_sd = (1 - slopes**2).sqrt()
+
+    def draw(n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
+        theta = torch.randn(n, 1, generator=g)
+        return theta, slopes * (theta**2 - 1) / 2**0.5 + noise_sd * torch.randn(n, 3, generator=g)
+
+    torch.manual_seed(0)
+    base = SimformerBase(1, 3, replace(SMALL, patch=2, masks=MaskMix(0.8, 0, 0, 0.2, 0)))
+    history = fit(base, draw, steps=500, batch=256, lr=4e-3)
+    assert sum(history[-50:]) < 0.85 * sum(history[:50])
+    theta, x = draw(400, torch.Generator().manual_seed(5))
+    grid = torch.linspace(-5, 5, 2001, dtype=torch.float64)
+    fit_to_x = (x.double().unsqueeze(1) - slopes * (grid[:, None] ** 2 - 1) / 2**0.5) / noise_sd
+    log_post = -(fit_to_x**2).sum(-1) / 2 - grid**2 / 2
+    for level in (0.1, 0.5, 2.0):
+        z = theta + level * normal(400, 1, seed=6)
+        weights = torch.softmax(log_post - ((z.double() - grid) / level) ** 2 / 2, -1)
+        want = weights @ grid
+        got = base.condition(x).mean(z[None], torch.tensor(level))[0, :, 0]
+        error = (got - want).square().mean().sqrt()
+        # The guess alone is z / (1 + level^2).
+        alone = (z[:, 0] / (1 + level**2) - want).square().mean().sqrt()
+        assert error < 0.3 * alone, (level, error, alone)
 
 
 # --- the paper's preset, settings, errors -----------------------------------------------------------------------------
@@ -408,7 +474,7 @@ def test_config_rebuilds(settings):
     "bad",
     [
         {"noise": "full"}, {"attention": "sparse"}, {"tokens": "other"}, {"output": "eps"}, {"levels": "uniform"},
-        {"layers": 0}, {"patch": 0}, {"absent": 1.5}, {"groups": 0}, {"tokens": "paper"},
+        {"layers": 0}, {"patch": 0}, {"absent": 1.5}, {"groups": 0}, {"repeats": 0}, {"tokens": "paper"},
         {"tokens": "paper", "width": 50, "noise": "diagonal"},
     ],
 )  # fmt: skip

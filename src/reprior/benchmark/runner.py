@@ -59,9 +59,7 @@ def run_grid(
     return [folder / "cells" / f"{c.name}.json" for c in cells]
 
 
-def _submit(
-    executor: Executor, work: Callable, arguments: list[tuple], names: list[str], console: Console
-) -> None:
+def _submit(executor: Executor, work: Callable, arguments: list[tuple], names: list[str], console: Console) -> None:
     began = time.monotonic()
     futures: dict[Future, str] = {
         executor.submit(work, *args): name for args, name in zip(arguments, names, strict=True)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -68,6 +69,7 @@ def sampling(folder: Path) -> list[Row]:
 def training_steps(steps: int = 150) -> Row:
     """Steps a second on Two Moons against sbi's NPSE, batch 512, about as many weights."""
     from sbi.inference import NPSE
+    from sbi.neural_nets import posterior_score_nn
 
     spec = BaseSpec("two_moons", "id", simulations=20_000)
     theta, x = simulations_of(spec)
@@ -76,7 +78,8 @@ def training_steps(steps: int = 150) -> Row:
     settings = MLPSettings()
     ours, fit = train(theta, x, prior, settings=settings, training=run, progress=False, return_fit=True)
     weights = sum(p.numel() for p in ours.base.parameters())
-    trainer = NPSE(prior=prior, vf_estimator="mlp", hidden_features=220, num_layers=5, show_progress_bars=False)
+    net = posterior_score_nn(model="mlp", hidden_features=220, num_layers=5)
+    trainer = NPSE(prior=prior, vf_estimator=net, show_progress_bars=False)  # pyright: ignore[reportArgumentType]
     trainer.append_simulations(theta, x)
     epochs = max(1, round(steps * 512 / (0.9 * len(theta))))
     theirs = seconds(
@@ -84,8 +87,8 @@ def training_steps(steps: int = 150) -> Row:
             training_batch_size=512, max_num_epochs=epochs, validation_fraction=0.1, stop_after_epochs=10_000
         )
     )
-    net = trainer._neural_net
-    count = 0 if net is None else sum(p.numel() for p in net.parameters())
+    trained: Any = trainer._neural_net
+    count = sum(p.numel() for p in trained.parameters())
     done = epochs * int(0.9 * len(theta)) // 512
     us, them = fit.steps / fit.seconds, done / theirs
     what = f"training steps a second, batch 512 ({weights:,} v. {count:,} weights): reprior v. sbi NPSE"
@@ -109,12 +112,22 @@ def change_of_prior(folder: Path) -> list[Row]:
         took = seconds(lambda a=free, x=x: a.sample((5_000,), x[0], seed=0))
         rows.append((f"{name}: learning a ratio (nre)", f"{learn:.1f} s", "", "goal under 60 s"))
         rows.append(
-            (f"{name}: guided v. unguided sampling", f"{guided:.2f} s", f"{plain:.2f} s", f"{guided / plain:.2f} x (goal 2.5)")
+            (
+                f"{name}: guided v. unguided sampling",
+                f"{guided:.2f} s",
+                f"{plain:.2f} s",
+                f"{guided / plain:.2f} x (goal 2.5)",
+            )
         )
         rows.append((f"{name}: auto ({free.method}), 5,000 samples, all in", f"{took:.1f} s", "", "goal under 15 s"))
         again = _retraining_seconds(spec)
         rows.append(
-            (f"{name}: change the prior v. simulate and retrain", f"{learn:.0f} s", f"{again:.0f} s", f"{again / learn:.0f} x cheaper (goal 10)")
+            (
+                f"{name}: change the prior v. simulate and retrain",
+                f"{learn:.0f} s",
+                f"{again:.0f} s",
+                f"{again / learn:.0f} x cheaper (goal 10)",
+            )
         )
     return rows
 

@@ -99,7 +99,7 @@ def write_csv(rows: list[dict[str, Any]], path: str | Path) -> Path:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, COLUMNS)
+        writer = csv.DictWriter(handle, list(COLUMNS))
         writer.writeheader()
         for row in rows:
             shown = {k: (f"{v:.4f}" if isinstance(v, float) else v) for k, v in row.items()}

@@ -72,8 +72,7 @@ def weighted_c2st(
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold
 
-    data = torch.cat([a, b]).double().numpy()
-    data = (data - data.mean(0)) / np.maximum(data.std(0), 1e-12)
+    data = _levels(torch.cat([a, b]).double().numpy())
     labels = np.repeat([0, 1], [len(a), len(b)])
     weight = torch.cat([torch.softmax(log_wa.double(), 0), torch.softmax(log_wb.double(), 0)]).numpy()
     weight *= len(weight) / 2
@@ -94,6 +93,13 @@ def weighted_c2st(
             right[side] += (weight[test] * hit)[mine].sum()
             total[side] += weight[test][mine].sum()
     return float((right / total).mean())
+
+
+def _levels(data: np.ndarray, levels: int = 128) -> np.ndarray:
+    """Each column as the number of its quantile: what trees see, found once instead of in every fit."""
+    inner = np.linspace(0, 1, levels + 1)[1:-1]
+    columns = [np.searchsorted(np.unique(np.quantile(c, inner)), c) for c in data.T]
+    return np.stack(columns, axis=1).astype(np.float64)
 
 
 def against_reweighted(scene: Scene, seed: int) -> Comparison:

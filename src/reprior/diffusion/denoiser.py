@@ -98,7 +98,7 @@ class Base(torch.nn.Module, ABC):
             predict: also diffuse the missing entries of x, behind the parameters (the same entries in every row).
         """
 
-    def prepare(self, theta: Tensor, x: Tensor) -> None:  # noqa: B027 (most bases have nothing to prepare)
+    def prepare(self, theta: Tensor, x: Tensor) -> None:
         """What a base takes from the standardised simulations, with shapes (n, d) and (n, m), before training."""
 
     def features(self, x: Tensor) -> Tensor:

@@ -79,9 +79,7 @@ def initial_state(denoiser: Denoiser, n: int, s: float, generator: Generator) ->
     that starts lower (transport) needs both: the centre is the fixed point of mean(., s), and half the denoised step
     away from it widens s to sqrt(s^2 + Var) up to a term of order Var^2/s^4.
     """
-    zero = torch.zeros(
-        1, denoiser.observations, denoiser.dim, dtype=denoiser.x.dtype, device=denoiser.x.device
-    )
+    zero = torch.zeros(1, denoiser.observations, denoiser.dim, dtype=denoiser.x.dtype, device=denoiser.x.device)
     centre = denoiser.mean(zero, zero.new_tensor(s))
     noise = s * randn(zero.expand(n, -1, -1), generator)
     if s >= LOW_START:
@@ -116,18 +114,14 @@ def run(
     """
     start = denoiser.s_max if s_start is None else s_start
     if z is None and sampler.kind == "euler_maruyama" and start >= LOW_START:
-        z = math.sqrt(1 + start**2) * randn(
-            denoiser.x.new_empty(n, denoiser.observations, denoiser.dim), generator
-        )
+        z = math.sqrt(1 + start**2) * randn(denoiser.x.new_empty(n, denoiser.observations, denoiser.dim), generator)
     elif z is None:
         z = initial_state(denoiser, n, start, generator)
     if sampler.kind == "euler_maruyama":
         return _euler_maruyama(denoiser, z, start, sampler, generator, on_step)
     grid = noise_grid(start, min(denoiser.s_min, start / 2), sampler.steps, sampler.rho)
     grid = torch.cat([grid, grid.new_zeros(1)])
-    return (_multistep if sampler.kind == "multistep" else _heun)(
-        denoiser, z, grid, sampler, generator, on_step
-    )
+    return (_multistep if sampler.kind == "multistep" else _heun)(denoiser, z, grid, sampler, generator, on_step)
 
 
 def _langevin(denoiser: Denoiser, z: Tensor, s: Tensor, step: Tensor, n: int, generator: Generator) -> Tensor:

@@ -8,6 +8,8 @@ goes on to the very model it would have reached: the checkpoint holds weights, E
 from __future__ import annotations
 
 import math
+import signal
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -70,9 +72,7 @@ class Training:
         if not 0 <= self.ema < 1:
             raise InputError(f"ema must lie in [0, 1); got {self.ema}")
         if not self.learning_rate > 0 or not self.clip > 0:
-            raise InputError(
-                f"learning_rate and clip must be positive; got {self.learning_rate} and {self.clip}"
-            )
+            raise InputError(f"learning_rate and clip must be positive; got {self.learning_rate} and {self.clip}")
 
     def rate(self, step: int) -> float:
         """The learning rate of a step."""
@@ -138,12 +138,8 @@ def fit(
     generator = torch.Generator().manual_seed(seed)
     average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(settings.ema), use_buffers=True)
     parameters = [p for p in module.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True
-    )
-    run = _Run(
-        module, average, optimiser, generator, {**asdict(settings), **(fingerprint or {}), "seed": seed}
-    )
+    optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    run = _Run(module, average, optimiser, generator, {**asdict(settings), **(fingerprint or {}), "seed": seed})
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and files.resolve(path).exists():
         run.load(path)
@@ -151,7 +147,7 @@ def fit(
     bar = tqdm(total=settings.steps, initial=run.step, desc=label, disable=not progress, mininterval=1.0)
     began = saved = time.monotonic()
     stopped = run.stopped
-    try:
+    with bar, _HeldInterrupt() as interrupt:
         while run.step < settings.steps and not stopped:
             for group in optimiser.param_groups:
                 group["lr"] = settings.rate(run.step)
@@ -173,24 +169,46 @@ def fit(
                 bar.set_postfix(held_out=f"{held_out:.4f}", best=f"{run.best_loss:.4f}")
                 stopped = run.since_best >= settings.patience
                 run.stopped = stopped
-            if path is not None and (time.monotonic() - saved > settings.checkpoint_seconds or stopped):
+            due = time.monotonic() - saved > settings.checkpoint_seconds
+            if path is not None and (due or stopped or interrupt.pressed):
                 run.seconds += time.monotonic() - began
                 began = saved = time.monotonic()
                 run.save(path)
-    except KeyboardInterrupt:
-        if path is not None:
-            run.seconds += time.monotonic() - began
-            run.save(path)
-        raise
-    finally:
-        bar.close()
+            if interrupt.pressed:
+                raise KeyboardInterrupt
     run.seconds += time.monotonic() - began
+    if not math.isfinite(run.best_loss):
+        raise InputError(
+            f"{label}: no held-out loss was finite in {run.step} steps; lower the learning rate "
+            f"({settings.learning_rate}), or look for extreme values in the data"
+        )
     module.load_state_dict(run.best)
     module.eval()
     if path is not None:
         run.save(path)
     why = "patience" if stopped and run.step < settings.steps else "steps"
     return FitResult(run.step, run.best_step, run.best_loss, run.history, run.seconds, why)
+
+
+class _HeldInterrupt:
+    """Holds Ctrl-C back while a step is under way, so that what is saved is whole; a second one comes through."""
+
+    def __enter__(self) -> _HeldInterrupt:
+        self.pressed = False
+        here = threading.current_thread() is threading.main_thread()
+        self.holds = here and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        if self.holds:
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def _press(self, number: int, frame: Any) -> None:
+        if self.pressed:
+            signal.default_int_handler(number, frame)
+        self.pressed = True
+
+    def __exit__(self, *_: object) -> None:
+        if self.holds:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class _Run:

@@ -39,11 +39,7 @@ def choose(posterior: Posterior, change: PriorChange, seed: int) -> tuple[str, s
     if not reason:
         reason = _refusal(posterior, change, seed)
         if not reason:
-            what = (
-                "a Gaussian change"
-                if quadratics and len(quadratics) == 1
-                else "a mixture of Gaussian changes"
-            )
+            what = "a Gaussian change" if quadratics and len(quadratics) == 1 else "a mixture of Gaussian changes"
             return "transport", f"{what} that this base expresses exactly, with no training ({told})"
     if change.differentiable:
         steps = "one resampling step" if ess >= 0.1 else "resampling in tempered steps"

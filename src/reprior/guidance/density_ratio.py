@@ -76,9 +76,7 @@ class RatioSettings:
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is unknown; allowed: {', '.join(allowed)}")
         if self.observations < 2 or self.draws < 2:
-            raise InputError(
-                f"observations and draws must be at least 2; got {self.observations}, {self.draws}"
-            )
+            raise InputError(f"observations and draws must be at least 2; got {self.observations}, {self.draws}")
 
 
 BEST = RatioSettings()

@@ -43,9 +43,7 @@ class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
         """
         raise InputError(f"method {self.name!r} works on a pool of samples and gives no guided denoiser")
 
-    def draw(
-        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         """Draws theta ~ q(theta | x), with shape (n, K, D), and what there is to say about it."""
         return chunked(self.guide(denoiser, generator), n, sampler, generator), {}
 

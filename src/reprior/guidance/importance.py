@@ -47,9 +47,7 @@ def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
     weights = torch.softmax(log_w.double(), 0)
     if not bool(torch.isfinite(weights).all()):
         raise InputError("all weights are zero: no base sample has mass under the target prior")
-    points = (
-        torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)
-    ) / n
+    points = (torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)) / n
     index = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
     return index[torch.randperm(n, generator=generator)]
 
@@ -67,9 +65,7 @@ class SIRGuidance(Guidance):
     def __init__(self, change: PriorChange, settings: SIRSettings | None = None):
         self.change, self.settings = change, settings or SIRSettings()
 
-    def draw(
-        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pool = chunked(denoiser, self.settings.pool, sampler, generator)
         log_w = self.change(pool).cpu()
         kept, copies = [], []

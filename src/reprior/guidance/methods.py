@@ -62,9 +62,7 @@ def settings_of(method: str, settings: Any) -> Any:
         return None
     if isinstance(settings, str):
         if settings not in PRESETS:
-            raise InputError(
-                f"settings {settings!r} are unknown; allowed: {', '.join(PRESETS)}, or a {kind.__name__}"
-            )
+            raise InputError(f"settings {settings!r} are unknown; allowed: {', '.join(PRESETS)}, or a {kind.__name__}")
         return PRESETS[settings] if kind is RatioSettings else kind()
     if settings is None:
         return BEST if kind is RatioSettings else kind()

@@ -58,9 +58,7 @@ class PriorGuideSettings:
 
     def __post_init__(self) -> None:
         if min(self.components, self.steps, self.batch) < 1 or self.corrections < 0:
-            raise InputError(
-                f"components, steps and batch must be at least 1, corrections at least 0; got {self}"
-            )
+            raise InputError(f"components, steps and batch must be at least 1, corrections at least 0; got {self}")
 
 
 @dataclass(frozen=True)

@@ -116,14 +116,10 @@ class RejuvenateGuidance(Guidance):
         if below == "learned" and learned is None:
             raise InputError("rejuvenate with below='learned' needs a learned guidance")
         if below == "anchor" and not (self.quadratic.exact or change.differentiable):
-            raise InputError(
-                "rejuvenate guides by the gradient of log r, and this one has none; use method='sir'"
-            )
+            raise InputError("rejuvenate guides by the gradient of log r, and this one has none; use method='sir'")
         self.below = below
 
-    def draw(
-        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pools = chunked(denoiser, self.settings.pool, sampler, generator)
         log_w = self.change(pools).cpu()
         if bool((log_w == -torch.inf).all(0).any()):

@@ -144,17 +144,13 @@ class TransportGuidance(Guidance):
             )
         return moved
 
-    def draw(
-        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
-    ) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         if len(self.quadratics) == 1:
             return super().draw(denoiser, n, sampler, generator)
         pool = chunked(denoiser, COMPONENT_DRAWS, sampler, generator)
         log_z = torch.stack([torch.logsumexp(q(pool), 0) for q in self.quadratics])  # (components, K)
         shares = torch.softmax(log_z, 0)
-        each = [
-            chunked(self._component(denoiser, q, generator), n, sampler, generator) for q in self.quadratics
-        ]
+        each = [chunked(self._component(denoiser, q, generator), n, sampler, generator) for q in self.quadratics]
         pick = torch.multinomial(shares.T.cpu(), n, replacement=True, generator=generator).T.to(pool.device)
         stacked = torch.stack(each)  # (components, n, K, D)
         index = pick[None, :, :, None].expand(1, -1, -1, stacked.shape[-1])

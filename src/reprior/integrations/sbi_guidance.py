@@ -45,6 +45,7 @@ __all__ = ["NAME", "SbiGuide", "params", "register"]
 NAME = "density_ratio"
 POOL = 3_000  # draws behind the empirical denoiser
 BLOCK = 4_000  # rows compared with the pool at once
+MOST = 1e6  # stands for the infinite noise of a flow at t = 1
 IID_POOL = 4  # unguided draws per sample asked for, with iid observations
 
 
@@ -82,18 +83,15 @@ class SbiGuide:
             x: one observation, with shape (1, m).
             time: sbi's diffusion time, one number.
         """
-        base, kernel = self.base, self.base.kernel
-        denoiser = self.denoiser(x.cpu())
-        s = kernel.level(float(time)) / base.unit
-        asked = torch.tensor(min(s, base.s_max), dtype=torch.float64)
-        m = float(kernel.at(base.unit * asked)[1])
-        z = (theta_t / m - base.offset) / base.unit
-        mean = base.offset + base.unit * denoiser.mean(z, asked.to(z))
-        if kernel.kind == "flow":
-            m, sigma = 1 - float(time), float(time) + kernel.extra
-        else:
-            sigma = base.unit * s * m
-        return (m * mean - theta_t) / sigma**2
+        base, denoiser = self.base, self.denoiser(x.cpu())
+        level = torch.tensor(min(base.kernel.level(float(time)), MOST), dtype=torch.float64)
+        m = base.kernel.at(level)[1]
+        s = float(level) / base.unit
+        asked = min(s, denoiser.s_max)
+        # Above the guidance's largest noise the mean goes with z / s^2, as in `SbiBase.denoise`.
+        z = (asked / s) ** 2 * (theta_t / m.to(theta_t) - base.offset) / base.unit
+        mean = base.offset + base.unit * denoiser.mean(z, z.new_tensor(asked))
+        return (m.to(mean) * mean - theta_t) / (level * m).square().to(mean)
 
     def check(self, estimator: Any) -> None:
         """Refuses to guide another estimator than the one that was adapted."""

@@ -47,8 +47,18 @@ def build(
     return SimformerBase(dim, x_dim, settings)
 
 
-def rebuild(config: dict[str, Any], embedding: nn.Module | None = None) -> Base:
-    """The network that `Base.config` described, with fresh weights."""
+def rebuild(config: dict[str, Any], embedding: nn.Module | None = None, estimator: Any = None) -> Base:
+    """The network that `Base.config` described, with fresh weights.
+
+    Arguments:
+        config: the plain data.
+        embedding: the user's own embedding module, where the base has one.
+        estimator: an sbi posterior or estimator, where the base is one that cannot be rebuilt from plain data.
+    """
+    if config["network"] == "sbi":
+        from reprior.integrations.sbi_rebuild import rebuild as rebuild_sbi
+
+        return rebuild_sbi(config, embedding, estimator)
     settings = dict(config["settings"])
     if config["network"] == "mlp":
         if config["own_embedding"] and embedding is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -66,6 +67,6 @@ def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
         return _Convolution(settings, x_dim)
     sizes = [x_dim] + [settings.width] * settings.layers
     layers: list[nn.Module] = []
-    for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+    for a, b in pairwise(sizes):
         layers += [nn.Linear(a, b), nn.SiLU()]
     return nn.Sequential(*layers, nn.Linear(sizes[-1], settings.features), nn.SiLU())

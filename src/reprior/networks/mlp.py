@@ -87,11 +87,9 @@ class MLPBase(Base):
         self.register_buffer("slope", torch.zeros(dim, x_dim))
         self.register_buffer("offset", torch.zeros(dim))
         self.register_buffer("width", torch.ones(dim))
-        for layer in self.second:
-            nn.init.zeros_(layer.weight)
-            nn.init.zeros_(layer.bias)
-        nn.init.zeros_(self.out.weight)
-        nn.init.zeros_(self.out.bias)
+        for layer in (*self.second, self.out):
+            for parameter in layer.parameters():
+                nn.init.zeros_(parameter)
 
     @torch.no_grad()
     def prepare(self, theta: Tensor, x: Tensor) -> None:

@@ -55,6 +55,8 @@ class RatioMLP(nn.Module):
         settings: the architecture.
     """
 
+    frequencies: Tensor
+
     def __init__(self, dim: int, x_features: int, outputs: int, settings: RatioNetworkSettings):
         super().__init__()
         self.settings, self.dim, self.x_features, self.outputs = settings, dim, x_features, outputs

@@ -220,16 +220,20 @@ class SimformerBase(Base):
         v = values[:, bound.layout.variables].unsqueeze(1)
         counts = ~torch.isnan(v)
         off = torch.where(counts, v, bound.guess.centre) - bound.guess.centre
-        s = self.settings.draw_levels(bound.guess.width.expand_as(v).squeeze(1), generator).unsqueeze(1)
-        eps = torch.randn(v.shape, generator=generator).to(v)
+        # x is encoded once for several noisy states of a row: as many as cost about what the encoding did.
+        layout = bound.layout
+        states_per_row = max(1, min(self.settings.repeats, len(layout.given) // len(layout.diffused)))
+        off = off.expand(-1, states_per_row, -1)
+        s = self.settings.draw_levels(bound.guess.width.expand_as(off), generator)
+        eps = torch.randn(off.shape, generator=generator).to(v)
         noisy = off + s * eps
         if self.settings.output == "score":
-            f = self.network(noisy, s, None, bound)
-            return ((f + eps).square() * counts).sum((1, 2))
+            error = (self.network(noisy, s, None, bound) + eps).square() * counts
+            return error.sum(-1).mean(-1)
         pulled, scale = bound.guess.denoise(noisy, s)
-        f = self.network(noisy, s, pulled, bound)
         target = (s**2 * pulled - s * eps) / scale  # (v - D_0) / open
-        return ((f - target).square() * counts).sum((1, 2)) / counts.sum((1, 2)).clamp(min=1)
+        error = (self.network(noisy, s, pulled, bound) - target).square() * counts
+        return error.sum(-1).mean(-1) / counts.sum((1, 2)).clamp(min=1)
 
     def config(self) -> dict:
         return {

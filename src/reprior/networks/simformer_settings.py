@@ -23,7 +23,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "output": ("mean", "score"),
     "levels": ("lognormal", "vp"),
 }
-_COUNTS = ("layers", "width", "heads", "head_size", "widening", "patch", "groups")
+_COUNTS = ("layers", "width", "heads", "head_size", "widening", "patch", "groups", "repeats")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ class SimformerSettings:
         patch: how many neighbouring entries of x share a token.
         masks: how often each kind of conditioning is trained.
         groups: a batch is split into this many groups of rows, each with states of its own.
+        repeats: the largest number of noisy states that a training row gives; more than one where most tokens are
+            given, because their encoding is shared.
         absent: the share of groups in which a random subset of x is absent.
         tokens: "learned" or "paper" (see `reprior.networks.tokens`).
         output: "mean" (about a linear guess, with EDM weights) or "score" (divided by sigma_t).
@@ -59,6 +61,7 @@ class SimformerSettings:
     patch: int = 1
     masks: MaskMix = field(default_factory=MaskMix)
     groups: int = 2
+    repeats: int = 4
     absent: float = 0.2
     tokens: Literal["learned", "paper"] = "learned"
     output: Literal["mean", "score"] = "mean"
@@ -98,22 +101,21 @@ class SimformerSettings:
         return self.vp.level(self.vp.t_min), self.vp.level(self.vp.t_max)
 
     def draw_levels(self, width: Tensor, generator: Generator) -> Tensor:
-        """Noise levels for training rows, with shape (n, D), or (n, 1) for scalar noise.
+        """Noise levels for training, with shape (*, D), or (*, 1) for scalar noise.
 
         Arguments:
-            width: what the linear guess leaves open, with shape (n, D): noise matters about there.
+            width: what the guess from given values leaves open, with shape (*, D): noise matters about there.
             generator: the source of randomness.
         """
-        n, dim = width.shape
-        wide = 1 if self.noise == "scalar" else dim
-        alike = (torch.rand(n, 1, generator=generator) < self.law.isotropic).to(width.device)
+        lead, wide = width.shape[:-1], 1 if self.noise == "scalar" else width.shape[-1]
+        alike = (torch.rand(*lead, 1, generator=generator) < self.law.isotropic).to(width.device)
         if self.levels == "vp":
-            t = self.vp.t_min + (self.vp.t_max - self.vp.t_min) * torch.rand(n, wide, generator=generator)
+            t = self.vp.t_min + (self.vp.t_max - self.vp.t_min) * torch.rand(*lead, wide, generator=generator)
             s = self.vp.s(t).to(width)
-            return torch.where(alike, s[:, :1], s)
+            return torch.where(alike, s[..., :1], s)
         law = self.law
-        s = torch.exp(law.log_mean + law.log_std * torch.randn(n, wide, generator=generator)).to(width)
-        one = s[:, :1] * width.log().mean(-1, keepdim=True).exp()
+        s = torch.exp(law.log_mean + law.log_std * torch.randn(*lead, wide, generator=generator)).to(width)
+        one = s[..., :1] * width.log().mean(-1, keepdim=True).exp()
         return (one if wide == 1 else torch.where(alike, one, s * width)).clamp(law.s_min, law.s_max)
 
 
@@ -128,6 +130,7 @@ PAPER_SIMFORMER = SimformerSettings(
         posterior=0.2, joint=0.2, likelihood=0.2, predictive=0.0, random=0.0, random_3=0.2, random_7=0.2
     ),
     groups=1,
+    repeats=1,
     absent=0.0,
     tokens="paper",
     output="score",

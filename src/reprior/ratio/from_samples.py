@@ -6,6 +6,7 @@ the paper's: three hidden layers of 128 units, SiLU.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -17,20 +18,20 @@ from reprior.simulations import Standardizer
 
 __all__ = ["RatioNetwork", "learn_log_ratio"]
 
-DEFAULT = Training(
-    steps=3_000, batch=2_048, learning_rate=1e-3, weight_decay=1e-4, evaluate_every=200, patience=6
-)
+DEFAULT = Training(steps=3_000, batch=2_048, learning_rate=1e-3, weight_decay=1e-4, evaluate_every=200, patience=6)
 
 
 class RatioNetwork(nn.Module):
     """A learned log q/p of parameters in the user's units, theta with shape (*, d) -> (*)."""
+
+    scale: Standardizer
 
     def __init__(self, scale: Standardizer, width: int = 128, layers: int = 3):
         super().__init__()
         self.scale, self.width, self.layers = scale, width, layers
         sizes = [len(scale.shift)] + [width] * layers
         parts: list[nn.Module] = []
-        for a, b in zip(sizes[:-1], sizes[1:], strict=True):
+        for a, b in pairwise(sizes):
             parts += [nn.Linear(a, b), nn.SiLU()]
         self.net = nn.Sequential(*parts, nn.Linear(width, 1))
 

@@ -122,9 +122,7 @@ def posterior_pool(
     block = 256
     for i in range(0, len(x), block):
         with torch.no_grad():
-            denoiser = posterior.base.condition(
-                x[i : i + block].to(posterior.device), predict=observed is not None
-            )
+            denoiser = posterior.base.condition(x[i : i + block].to(posterior.device), predict=observed is not None)
         parts.append(chunked(denoiser, draws, sampler, generator).cpu())
     pool = torch.cat(parts, dim=1)  # (draws, K, D)
     log_r = change(pool)

@@ -50,9 +50,7 @@ def make_pool(
     """The training set that the settings ask for."""
     make = joint_pool if settings.weights == "joint" else posterior_pool
     generator = torch.Generator().manual_seed(seed)
-    return make(
-        posterior, change, settings.observations, settings.draws, settings.sampler, generator, observed
-    )
+    return make(posterior, change, settings.observations, settings.draws, settings.sampler, generator, observed)
 
 
 def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generator) -> Tensor:
@@ -139,9 +137,7 @@ def learn_ratio(
     options = {"on": (True,), "off": (False,), "choose": (True, False)}[settings.anchor]
     if not wants_anchor:
         options = (False,)
-    fitted = [
-        _fit_one(posterior, pool, rows, anchor, estimator, settings, seed, on, progress) for on in options
-    ]
+    fitted = [_fit_one(posterior, pool, rows, anchor, estimator, settings, seed, on, progress) for on in options]
     model, result = min(fitted, key=lambda pair: pair[1].best_loss)
     notes = {
         "training_ess": pool.ess,
@@ -170,7 +166,7 @@ def _fit_one(
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = RatioModel(pool.theta.shape[1], features.shape[1], settings.network, anchored).to(device)
-    held_rows, kept_rows = pool.split(settings.training.validation)
+    held_rows, _ = pool.split(settings.training.validation)
     is_held = torch.zeros(len(pool.theta), dtype=torch.bool)
     is_held[held_rows] = True
     held = is_held[rows.row].nonzero()[:, 0]

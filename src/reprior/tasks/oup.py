@@ -85,14 +85,26 @@ def _transition(a: Tensor, b: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _log_likelihood(theta: Tensor, x: Tensor, observed: Tensor) -> Tensor:
-    """log p(observed points | theta), with shape (n,)."""
+    """log p(observed points | theta), with shape (n,).
+
+    Transitions over the same number of steps m share factor f, shift s and variance v. Their sum of squares, sum_k
+    (x_k - f y_k - s)^2, is quadratic in (f, s): it is expanded about its smallest value, where no digits are lost.
+    """
     a, b = _coefficients(theta)
     value = torch.zeros_like(a)
-    last, y = -1, torch.tensor(_START, dtype=torch.float64)
-    for k in torch.nonzero(observed).flatten().tolist():
-        factor, shift, variance = _transition(a, b, k - last)
-        value -= 0.5 * ((x[k] - factor * y - shift) ** 2 / variance + torch.log(2 * torch.pi * variance))
-        last, y = k, x[k]
+    known = torch.nonzero(observed).flatten()
+    steps = torch.diff(known, prepend=torch.tensor([-1]))
+    before = torch.cat([torch.tensor([_START], dtype=torch.float64), x[known[:-1]]])[: len(known)]
+    for m in steps.unique().tolist():
+        y, target = before[steps == m], x[known][steps == m]
+        centred = y - y.mean()
+        spread = (centred**2).sum()
+        slope = (centred @ target) / spread if spread > 0 else torch.zeros(())
+        rest = target - target.mean() - slope * centred
+        factor, shift, variance = _transition(a, b, m)
+        offset = target.mean() - factor * y.mean() - shift
+        square = (rest**2).sum() + spread * (factor - slope) ** 2 + len(y) * offset**2
+        value -= 0.5 * (square / variance + len(y) * torch.log(2 * torch.pi * variance))
     return value.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
 
 

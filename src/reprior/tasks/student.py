@@ -109,6 +109,8 @@ def fit_student(
     """
     finished = 0
     for _ in range(_ROUNDS):
+        if float(log_w.max()) == -np.inf:
+            break
         gamma = _temper(log_w, phi.shape[0] / 20)
         weights = torch.softmax(gamma * log_w, dim=0)
         finished += gamma == 1.0
