@@ -38,7 +38,7 @@ def flat_posterior(prior, c: float = 0.25, d: int = 1) -> Posterior:
     return Posterior(base, Scales(unit(d), unit(d)), prior, None, names, Sampler(steps=64))
 
 
-# --- draws -----------------------------------------------------------------------------------------------------------
+# --- draws --------------------------------------------------------------------------------------------------
 
 
 def test_draws_are_from_the_posterior():
@@ -56,7 +56,7 @@ def test_draws_are_from_the_posterior():
 def test_shapes():
     posterior, _ = gaussian_posterior()
     assert (posterior.dim, posterior.x_dim) == (3, 3)
-    for x in (X, X.unsqueeze(0), X.double(), X.tolist()):
+    for x in (X, X.unsqueeze(0), X.double()):
         assert posterior.sample((7,), x).shape == (7, 3)
     assert posterior.sample((2, 5), X).shape == (2, 5, 3)
     assert posterior.sample((), X).shape == (3,)
@@ -126,9 +126,7 @@ def test_scales_bring_the_users_units():
     moved = Normal(torch.full((3,), 10.0), 4.0)
     user = Posterior(posterior.base, scales, priors.as_prior(moved), None, posterior.parameters)
     x_user = -3 + 0.5 * X
-    assert torch.allclose(
-        user.sample((50,), x_user, seed=3), 10 + 4 * posterior.sample((50,), X, seed=3), atol=1e-4
-    )
+    assert torch.allclose(user.sample((50,), x_user, seed=3), 10 + 4 * posterior.sample((50,), X, seed=3), atol=1e-4)
     theta = torch.randn(6, 3, generator=torch.Generator().manual_seed(0))
     exact = exact_posterior(prior, X, 0.3).log_prob(theta) - 3 * math.log(4)
     assert torch.allclose(user.log_prob(10 + 4 * theta, x_user), exact, atol=0.02)
@@ -154,7 +152,7 @@ def test_the_sampler_can_be_chosen():
     assert float(posterior.sample((20_000,), torch.zeros(1), seed=0).std()) == pytest.approx(0.02, rel=0.03)
 
 
-# --- bounded priors --------------------------------------------------------------------------------------------------
+# --- bounded priors -----------------------------------------------------------------------------------------
 
 BOX = BoxUniform(torch.tensor([-1.0]), torch.tensor([1.0]))
 BOUNDED = {
@@ -184,7 +182,7 @@ def test_two_parameters_and_several_observations_inside_a_box(kind):
     box = BoxUniform(-torch.ones(2), torch.ones(2)) if kind == "BoxUniform" else process_prior([side, side])[0]
     posterior = flat_posterior(box, c=0.25, d=2)
     many = torch.tensor([[0.0, 0.0], [1.2, -1.2], [0.9, 0.0]])
-    theta, info = posterior.sample_batched((500,), many, seed=0, return_info=True)
+    theta, info = posterior.sample_batched((500,), many, seed=0, sampler=Sampler(steps=16), return_info=True)
     assert theta.shape == (500, 3, 2)
     assert float(theta.abs().max()) <= 1
     assert 0.1 < info.rejected < 0.9
@@ -205,7 +203,7 @@ def test_density_is_minus_infinity_outside_the_support():
     assert float(value[0]) == pytest.approx(float(Normal(0.2, 0.5).log_prob(torch.tensor(0.5))), abs=0.01)
 
 
-# --- densities -------------------------------------------------------------------------------------------------------
+# --- densities ----------------------------------------------------------------------------------------------
 
 
 def test_density_takes_any_leading_shape():
@@ -226,7 +224,7 @@ def test_density_checks_theta_and_x():
         posterior.log_prob(torch.zeros(4, 3), torch.stack([X, X]))
 
 
-# --- prediction ------------------------------------------------------------------------------------------------------
+# --- prediction ---------------------------------------------------------------------------------------------
 
 
 class Joint(Base):
@@ -279,7 +277,7 @@ def test_prediction_fills_what_is_missing():
         posterior.predict((3,), torch.zeros(2))
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -325,7 +323,7 @@ def test_check_x_keeps_values_and_makes_rows():
     assert bool(torch.isnan(check_x(torch.tensor([NAN, 0.0]), 2, missing=True)).any())
 
 
-# --- simulations -----------------------------------------------------------------------------------------------------
+# --- simulations --------------------------------------------------------------------------------------------
 
 
 def test_simulations_can_be_attached():

@@ -160,6 +160,9 @@ def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, a
 
 def _finish(change: PriorChange, seed: int) -> PriorChange:
     theta = priors.sample(change.prior, 1_000, seed + 2)
+    if change.target is not None:  # a narrow q may miss every draw of p
+        of_q = priors.sample(change.target, 1_000, seed + 2).to(theta)
+        theta = torch.cat([theta, of_q[change.inside(of_q)]])
     log_r = change.log_r(theta)
     if bool((log_r == -torch.inf).all()):
         raise SupportError("the target prior has no mass on any of 1,000 draws of the training prior")
@@ -174,7 +177,7 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
         change.scale,
         change.outside,
         same,
-        _has_gradient(change, theta[torch.isfinite(log_r)][:64], seed),
+        _has_gradient(change, theta[torch.isfinite(log_r)][-64:], seed),
     )
 
 

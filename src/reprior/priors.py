@@ -1,7 +1,7 @@
 """Priors: drawing from them with a seed, their log-densities, and priors as plain data.
 
 A prior is anything with the two methods of a torch ``Distribution`` of event shape (d,): ``sample((n,))`` and
-``log_prob(theta)``. Lists of 1-D distributions, scipy distributions and ``sbi`` priors are wrapped by `as_prior`.
+``log_prob(theta)``. `as_prior` wraps lists of 1-D distributions, scipy distributions and ``sbi`` priors.
 
 `to_dict` turns the usual priors into JSON (numbers only, nothing is pickled) and `from_dict` turns them back.
 """
@@ -67,7 +67,7 @@ class ScipyPrior:
     """A frozen scipy distribution with ``rvs`` and ``logpdf`` as a prior.
 
     Arguments:
-        frozen: a multivariate one, or a univariate one; arrays as its parameters give one independent parameter each.
+        frozen: multivariate, or univariate; parameters that are arrays give independent entries of theta.
     """
 
     def __init__(self, frozen: Any):
@@ -96,8 +96,8 @@ def as_prior(prior: Any) -> Any:
     """A prior with event shape (d,) from what users write.
 
     Arguments:
-        prior: a torch Distribution of event shape (d,) or of batch shape (d,) or () (then made independent), a list of
-            such, a frozen scipy distribution, or any object with ``sample`` and ``log_prob``.
+        prior: a torch Distribution of event shape (d,) or of batch shape (d,) or () (then made independent), a
+            list of such, a frozen scipy distribution, or any object with ``sample`` and ``log_prob``.
     """
     if isinstance(prior, (list, tuple)):
         return Product(prior)
@@ -117,8 +117,8 @@ def as_prior(prior: Any) -> Any:
     if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
         return prior
     raise InputError(
-        f"a prior is a torch Distribution, a list of them, a frozen scipy distribution, or an object with sample and "
-        f"log_prob; got {type(prior).__name__}"
+        "a prior is a torch Distribution, a list of them, a frozen scipy distribution, or an object with sample "
+        f"and log_prob; got {type(prior).__name__}"
     )
 
 
@@ -131,7 +131,7 @@ def dim_of(prior: Any) -> int:
 
 
 def sample(prior: Any, n: int, seed: int) -> Tensor:
-    """Draws n parameters from a prior, the same ones for the same seed; the global random state is left alone.
+    """Draws n parameters from a prior, the same for the same seed; the global random state is left alone.
 
     Returns: theta, with shape (n, d).
     """
@@ -197,7 +197,7 @@ def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
 
 
 def to_dict(prior: Any) -> dict[str, Any] | None:
-    """A prior as JSON-ready data, or None where it cannot be written as plain numbers (a user's own object)."""
+    """A prior as JSON-ready data, or None where plain numbers cannot hold it (a user's own object)."""
     name = type(prior).__name__
     if isinstance(prior, Product) or (name == "MultipleIndependent" and hasattr(prior, "dists")):
         parts = [to_dict(as_prior(part)) for part in getattr(prior, "parts", getattr(prior, "dists", []))]

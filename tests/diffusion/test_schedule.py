@@ -1,4 +1,4 @@
-"""The VP schedule's identities, in double precision and at the edge of single precision, and the noise grid."""
+"""The VP schedule's identities, in double and at the edge of single precision, and the noise grid."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ SCHEDULES = [VP(), VP(beta_min=0.01, beta_max=20.0)]
 
 @pytest.mark.parametrize("vp", SCHEDULES)
 def test_alpha_and_sigma_are_on_the_unit_circle(vp):
-    assert torch.allclose(vp.alpha(TIMES) ** 2 + vp.sigma(TIMES) ** 2, torch.ones_like(TIMES), rtol=0, atol=1e-14)
+    total = vp.alpha(TIMES) ** 2 + vp.sigma(TIMES) ** 2
+    assert torch.allclose(total, torch.ones_like(TIMES), rtol=0, atol=1e-14)
     assert torch.allclose(vp.s(TIMES), vp.sigma(TIMES) / vp.alpha(TIMES), rtol=1e-12)
 
 
 @pytest.mark.parametrize("vp", SCHEDULES)
 def test_alpha_is_the_closed_form(vp):
     b0, b1 = vp.beta_min, vp.beta_max
-    assert torch.allclose(vp.alpha(TIMES), torch.exp(-(TIMES**2) * (b1 - b0) / 4 - TIMES * b0 / 2), rtol=1e-14)
+    exact = torch.exp(-(TIMES**2) * (b1 - b0) / 4 - TIMES * b0 / 2)
+    assert torch.allclose(vp.alpha(TIMES), exact, rtol=1e-14)
 
 
 @pytest.mark.parametrize("vp", SCHEDULES)
@@ -40,8 +42,8 @@ def test_beta_is_the_rate_of_log_one_plus_s_squared(vp):
 
 @pytest.mark.parametrize("vp", SCHEDULES)
 def test_float32_is_accurate_down_to_t_min(vp):
-    # Every function is a chain of a few float32 operations of relative error 6e-8 each; sqrt(1 - alpha^2) in float32
-    # would be off by 10 % at t_min (checked last, so that this test can tell the two apart).
+    # Every function is a chain of a few float32 operations of relative error 6e-8 each; sqrt(1 - alpha^2) in
+    # float32 would be off by several percent at t_min (checked last: this test can tell the two apart).
     single = TIMES.float()
     exact = single.double()
     for name in ("alpha", "sigma", "s"):

@@ -1,4 +1,4 @@
-"""The MLP base: exact without training on a linear-Gaussian problem, broadcasting, embeddings and refusals."""
+"""The MLP base: exact without training on a linear-Gaussian problem; broadcasting, embeddings, refusals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def small(noise: str = "diagonal", **others) -> MLPSettings:
 
 
 def linear_gaussian(n: int = 400) -> tuple[Tensor, Tensor]:
-    """Pairs whose empirical means and covariances are exactly those of the model, so that a regression is exact."""
+    """Pairs whose empirical means and covariances are exactly the model's, so that a regression is exact."""
     raw = torch.randn(n, 6, generator=generator(3), dtype=torch.float64)
     raw = raw - raw.mean(0)
     white = raw @ torch.linalg.inv(torch.linalg.cholesky(raw.T @ raw / n)).T
@@ -52,15 +52,15 @@ def random_weights(base: MLPBase, seed: int = 1) -> MLPBase:
 
 
 def exact_mean(z: Tensor, x: Tensor, cov: Tensor) -> Tensor:
-    """E[theta_0 | z = theta_0 + N(0, cov), x], with posterior mean m and variances v: m + V (V + cov)^-1 (z - m)."""
+    """E[theta_0 | z = theta_0 + N(0, cov), x] = m + V (V + cov)^-1 (z - m), m and V those of theta_0 | x."""
     m, v = x.double() / (1 + C), torch.diag(C / (1 + C))
     gain = v @ torch.linalg.inv(v + cov.double())
     return m + torch.einsum("...ij,...j->...i", gain, z.double() - m)
 
 
-# --- nothing to learn on a linear-Gaussian problem -------------------------------------------------------------------
+# --- nothing to learn on a linear-Gaussian problem ----------------------------------------------------------
 
-# The ridge shifts the slope by a relative RIDGE / Var x < 1e-4, and the width has n - 1 in place of n (1e-3 at n = 400).
+# The ridge shifts the slope by a relative RIDGE / Var x < 1e-4; the width has n - 1 for n (1e-3 at n = 400).
 CLOSE = 10 * RIDGE + 2e-3
 
 
@@ -97,8 +97,8 @@ def test_untrained_network_is_exact_for_a_covariance():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_untrained_loss_is_that_of_the_exact_denoiser(kind):
-    # In units of what is left open the target has unit variance and nothing predicts it: a loss of 1. Over the 20,000
-    # rows the standard error is at most sqrt(2 / 20,000) = 0.01 (each row averages three squares).
+    # In units of what is left open the target has unit variance and nothing predicts it: a loss of 1. Over the
+    # 20,000 rows the standard error is at most sqrt(2 / 20,000) = 0.01 (each row averages three squares).
     base = prepared(kind)
     theta, x = linear_gaussian(20_000)
     assert float(base.loss(theta, x, generator(5)).mean()) == pytest.approx(1, abs=0.04)
@@ -118,7 +118,7 @@ def test_a_parameter_that_x_determines_keeps_a_width():
     assert 1e-3 <= float(base.width) < 2e-3
 
 
-# --- shapes and broadcasting -----------------------------------------------------------------------------------------
+# --- shapes and broadcasting --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -170,7 +170,7 @@ def test_denoised_mean_can_be_differentiated():
     assert torch.allclose(gradient[0, 0], change.sum(-1)[:, 0] / 2e-2, atol=1e-3)
 
 
-# --- refusals --------------------------------------------------------------------------------------------------------
+# --- refusals -----------------------------------------------------------------------------------------------
 
 
 def test_missing_entries_are_refused():
@@ -203,7 +203,7 @@ def test_settings_are_checked():
     assert MLPSettings(noise="full", law=NoiseLaw(kind="scalar")).law.kind == "full"
 
 
-# --- embeddings ------------------------------------------------------------------------------------------------------
+# --- embeddings ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["none", "dense", "convolution"])
@@ -248,7 +248,7 @@ def test_own_embedding_is_used_and_trained():
     assert float(base.embedding.scale.grad.abs().max()) > 0
 
 
-# --- rebuilding ------------------------------------------------------------------------------------------------------
+# --- rebuilding ---------------------------------------------------------------------------------------------
 
 
 def test_rebuilt_from_its_configuration():

@@ -1,4 +1,4 @@
-"""Noise of every kind: the preconditioning against matrix formulas, what the network is told, and the training law."""
+"""Noise of every kind: preconditioning against matrix formulas, what the network is told, the training law."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def check_formulas(noise: Noise, cov: Tensor) -> None:
 
 
 def test_scalar_noise_equals_the_matrix_formulas():
-    check_formulas(
-        Noise(torch.tensor([0.7], dtype=torch.float64)), 0.49 * torch.eye(3, dtype=torch.float64)
-    )
+    check_formulas(Noise(torch.tensor([0.7], dtype=torch.float64)), 0.49 * torch.eye(3, dtype=torch.float64))
 
 
 def test_diagonal_noise_equals_the_matrix_formulas():
@@ -65,7 +63,7 @@ def test_batches_of_frames_act_row_by_row():
 
 
 def test_preconditioning_gives_unit_variances():
-    # For unit-variance theta, c_in z has unit variance, and so has the network's target c_out^-1 (theta - c_skip z).
+    # For unit-variance theta, c_in z has unit variance, and so has the target c_out^-1 (theta - c_skip z).
     n = 40_000
     theta = torch.randn(n, 2, generator=generator(1))
     cov = torch.tensor([[0.5, 0.3], [0.3, 0.4]])
@@ -80,15 +78,15 @@ def test_preconditioning_gives_unit_variances():
     assert float((z_in.T @ target / n).abs().max()) < 4.5 / math.sqrt(n)
 
 
-# --- what the network is told ----------------------------------------------------------------------------------------
+# --- what the network is told -------------------------------------------------------------------------------
 
 
 def test_features_of_each_kind():
     levels = torch.tensor([[0.2, 2.0]])
     assert torch.allclose(noise_features(Noise(levels[:, :1]), "scalar", 2), levels[:, :1].log() / 2)
     assert torch.allclose(noise_features(Noise(levels), "diagonal", 2), levels.log() / 2)
-    a, b = (levels.log() / 2)[0]
-    assert torch.allclose(noise_features(Noise(levels), "full", 2), torch.stack([a, torch.zeros(()), b])[None])
+    triangle = torch.tensor([[math.log(0.2) / 2, 0.0, math.log(2.0) / 2]])
+    assert torch.allclose(noise_features(Noise(levels), "full", 2), triangle)
 
 
 def test_one_level_tells_every_parameter_the_same():
@@ -118,7 +116,7 @@ def test_full_features_are_the_matrix_logarithm():
     assert torch.allclose(noise_features(full_noise(cov), "full", 3), log_cov[i, j] / 4, atol=1e-10)
 
 
-# --- the training law ------------------------------------------------------------------------------------------------
+# --- the training law ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("d", [2, 3, 7])
@@ -126,7 +124,7 @@ def test_random_frames_are_orthogonal_and_mix_all_axes(d):
     frames = _random_frames(2_000, d, generator(4))
     eye = torch.eye(d).expand(2_000, d, d)
     assert torch.allclose(frames @ frames.mT, eye, atol=1e-5)
-    # Each entry takes its share of a unit vector: no axis is left alone. (Uniform frames have 1/d in each entry.)
+    # Each entry takes its share of a unit vector: no axis is left alone (uniform frames: 1/d in each entry).
     share = (frames**2).mean(0)
     assert float(share.min()) > 0.3 / d
     assert float(share.max()) < 3 / d

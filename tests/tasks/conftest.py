@@ -29,8 +29,8 @@ def calibration(
 ) -> list[float]:
     """p-values of the ranks of statistics(theta_star) among 99 reference draws, one for each statistic.
 
-    theta_star and x are drawn from the target prior and the simulator, so that the ranks are uniform on 0..99 if and only
-    if (for these statistics) the reference draws come from the posterior under the target prior.
+    theta_star and x are drawn from the target prior and the simulator, so that the ranks are uniform on 0..99
+    if and only if (for these statistics) the reference draws come from the posterior under the target prior.
     """
     theta_star, x = task.observations(regime, count, seed)
     ranks = []

@@ -33,7 +33,7 @@ def test_simulator_powers():
     error = power.std(0) / n**0.5
     assert (np.abs(power.mean(0) - expected) < 5 * error).all()
     # In the far samples there is nothing but noise and side lobes: not of order m.
-    assert power[:, 75].mean() < 0.05 < power[:, 25].mean()
+    assert 3 * power[:, 75].mean() < power[:, 25].mean()
 
 
 def test_number_of_paths_is_poisson_plus_one():
@@ -86,37 +86,37 @@ def test_rice_density_is_the_noncentral_chi_square():
     assert np.allclose(value, ncx2.logpdf(power / scale, 2, root**2 / scale) - np.log(scale))
 
 
-@pytest.mark.parametrize("index", [np.arange(0, N, 4), np.arange(12)], ids=["spread", "first"])
+@pytest.mark.parametrize("index", [np.arange(0, N, 10), np.arange(10)], ids=["spread", "first"])
 def test_likelihood_matches_brute_force(index):
     _, x = TASK.observations("id", 3, seed=0)
-    values = np.array([[0.35, 1.0], [0.5, 1.2], [0.7, 1.5]])
-    for series in x.double().numpy():
+    values = np.array([[0.35, 1.0], [0.6, 1.5]])
+    for series in x[1:].double().numpy():
         power = 10 ** (series / 10)
         found = OnePath(power, index).log_likelihood(values[:, 0], values[:, 1])
         for value, (variance, mean_gain) in zip(found, values, strict=True):
-            expected = brute_force(power, index, variance, mean_gain, (1515, 240))[0]
-            # The delays are split until the quadrature is good to a few thousandths.
-            assert value == pytest.approx(expected, abs=0.01)
+            expected = brute_force(power, index, variance, mean_gain, (1515, 200))[0]
+            # The tables are good to 0.003.
+            assert value == pytest.approx(expected, abs=0.006)
 
 
 def test_log_likelihood_is_a_density_of_the_data():
-    # Relative to brute force it carries the Jacobian of the decibels; checked on all 101 points.
+    # Not of the power: it carries the Jacobian of the decibels.
     theta, x = TASK.observations("id", 1, seed=1)
     power = 10 ** (x[0].double().numpy() / 10) - 1e-10
-    t = theta[0].double().numpy()
-    expected = brute_force(power, np.arange(N), t[3], t[0] / t[2], (2020, 300))[0]
+    t = theta.double().numpy()
+    of_power = OnePath(power, np.arange(N)).log_likelihood(t[:, 3], t[:, 0] / t[:, 2])
     jacobian = np.log((power + 1e-10) * np.log(10) / 10).sum()
-    assert float(TASK.log_likelihood(theta, x[0])[0]) == pytest.approx(expected + jacobian, abs=0.02)
+    assert float(TASK.log_likelihood(theta, x[0])[0]) == pytest.approx(float(of_power[0]) + jacobian, abs=1e-3)
 
 
 def test_path_given_the_data_matches_brute_force():
-    _, x = TASK.observations("id", 6, seed=2)
-    index, n = np.arange(12), 4000
-    for series in x.double().numpy()[:3]:
+    _, x = TASK.observations("id", 3, seed=2)
+    index, n = np.arange(8), 4000
+    for series in x.double().numpy():
         power = 10 ** (series / 10)
         path = OnePath(power, index)
         u, gain = path.draw(np.full(n, 0.5), np.full(n, 1.2), np.random.default_rng(0))
-        _, grid_u, grid_r, log_f = brute_force(power, index, 0.5, 1.2, (1515, 240))
+        _, grid_u, grid_r, log_f = brute_force(power, index, 0.5, 1.2, (1515, 200))
         weights = np.exp(log_f - log_f.max())
         for drawn, axis, marginal in ((u, grid_u, weights.sum(1)), (np.sqrt(gain), grid_r, weights.sum(0))):
             cdf = np.cumsum(marginal) / marginal.sum()
@@ -126,6 +126,7 @@ def test_path_given_the_data_matches_brute_force():
             assert np.abs(empirical - cdf).max() < 2.2 / n**0.5
 
 
+@pytest.mark.slow
 def test_reference_is_calibrated(calibration):
     def statistics(theta):
         return torch.cat([theta, theta[:, :1] / theta[:, 2:3]], dim=-1)
@@ -173,10 +174,11 @@ def test_parameters_beyond_one_path_are_refused():
         TASK.log_likelihood(torch.tensor([[1.0, 1.0, 1e9, 1.0]]), x[0])
 
 
+@pytest.mark.slow
 def test_prediction_is_calibrated():
     # Given the first third: ranks of the power of the path and of the noise in the rest among 49 predictive draws.
     observed = torch.arange(N) < 34
-    _, x = TASK.observations("id", 60, seed=5)
+    _, x = TASK.observations("id", 40, seed=5)
 
     def statistics(series):
         power = 10 ** (series[:, 34:] / 10)
@@ -189,7 +191,7 @@ def test_prediction_is_calibrated():
         assert torch.equal(drawn[:, observed], x[i, observed].expand(49, 34))
         ranks.append((statistics(drawn) < statistics(x[i : i + 1])).double().mean(0))
     for column in torch.stack(ranks).T:
-        # Ranks on a grid of 50 values, steps of 0.02, against the scale 1/sqrt(60) = 0.13 of the test.
+        # Ranks on a grid of 50 values, steps of 0.02, against the scale 1/sqrt(40) = 0.16 of the test.
         assert kstest(column.numpy(), "uniform").pvalue > 0.001
 
 

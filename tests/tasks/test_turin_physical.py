@@ -86,9 +86,7 @@ def test_data_inform_all_parameters():
         assert model.fit(x[:3000], y[:3000]).score(x[3000:], y[3000:]) > least
 
 
-@pytest.mark.parametrize(
-    ("regime", "mean", "scale"), [("id", (0.5,) * 4, 0.15), ("ood", (0.85, 0.2, 0.8, 0.15), 0.06)]
-)
+@pytest.mark.parametrize(("regime", "mean", "scale"), [("id", (0.5,) * 4, 0.15), ("ood", (0.85, 0.2, 0.8, 0.15), 0.06)])
 def test_target_priors(regime, mean, scale):
     q = TASK.target_prior(regime)
     assert torch.allclose(q.mean, torch.tensor(mean), atol=1e-5)

@@ -20,7 +20,7 @@ from reprior.benchmark.cells import METRICS, read_cell
 
 __all__ = ["COLUMNS", "UNRANKED", "paper_values", "summarise", "write_csv"]
 
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     "task",
     "regime",
     "preset",

@@ -74,8 +74,7 @@ def from_sbi(
 
     Returns: a posterior for `reprior.adapt`, `sample`, `log_prob`, `save`.
     """
-    check_posterior(sbi_posterior)
-    kept = cpu_prior(sbi_posterior.prior if prior is None else prior)
+    kept = cpu_prior(prior_of(sbi_posterior) if prior is None else prior)
     theta, x = torch.as_tensor(theta).detach().cpu(), torch.as_tensor(x).detach().cpu().flatten(1)
     if not isinstance(sbi_posterior, VectorFieldPosterior):
         simulations = Simulations.create(theta, x, prior=kept, parameters=parameters)
@@ -111,23 +110,24 @@ def adapt_sbi(
     """What `reprior.adapt` does with what is not a `Posterior`; arguments as there."""
     if isinstance(posterior, SampledPosterior):
         return adapt_sampled(posterior, target, method, settings, seed, accept_outside)
-    check_posterior(posterior)
+    p = prior_of(posterior)
     if isinstance(posterior, VectorFieldPosterior):
         raise InputError(
             "NPSE and FMPE posteriors go through reprior.from_sbi(sbi_posterior, theta, x) first, with the simulations they "
             "were trained on: theta, x, _ = trainer.get_simulations()"
         )
-    wrapped = wrap(posterior, cpu_prior(posterior.prior))
-    return adapt_sampled(wrapped, target, method, settings, seed, accept_outside)
+    return adapt_sampled(wrap(posterior, cpu_prior(p)), target, method, settings, seed, accept_outside)
 
 
-def check_posterior(posterior: Any) -> None:
-    """Refuses what is not an sbi posterior with a prior."""
+def prior_of(posterior: Any) -> Any:
+    """The prior of an sbi posterior; what is not one is refused."""
     if not isinstance(posterior, NeuralPosterior):
         hint = "; call its build_posterior() first" if hasattr(posterior, "build_posterior") else ""
         raise InputError(f"a reprior Posterior or an sbi posterior is needed; got {type(posterior).__name__}{hint}")
-    if getattr(posterior, "prior", None) is None:
+    found = getattr(posterior, "prior", None) or getattr(posterior.potential_fn, "prior", None)
+    if found is None:
         raise InputError(f"this {type(posterior).__name__} has no prior; build it with build_posterior(prior=...)")
+    return found
 
 
 def cpu_prior(prior: Any) -> Any:

@@ -16,7 +16,6 @@ iid observations r is applied once, by resampling sbi's unguided draws, where gu
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import warnings
@@ -43,8 +42,9 @@ from reprior.integrations.sbi_base import SbiBase
 __all__ = ["NAME", "SbiGuide", "params", "register"]
 
 NAME = "density_ratio"
-POOL = 3_000  # draws behind the empirical denoiser
-BLOCK = 4_000  # rows compared with the pool at once
+POOL = 2_000  # draws behind the empirical denoiser
+BLOCK = 1_000  # rows compared with the pool at once: a block of both stays in the cache
+WIDE = 3.0  # noise above this many widths of the pool sees only its mean and covariance
 MOST = 1e6  # stands for the infinite noise of a flow at t = 1
 IID_POOL = 4  # unguided draws per sample asked for, with iid observations
 
@@ -146,7 +146,7 @@ class DensityRatio(ScoreAdaptation):
 
 
 class _Pooled(Wrapped):
-    """The empirical denoiser of a pool above the noise s0, another one below.
+    """The empirical denoiser of a pool above the noise s0 (linear where the noise is far wider), another one below.
 
     Arguments:
         below: the denoiser up to s0.
@@ -157,15 +157,22 @@ class _Pooled(Wrapped):
     def __init__(self, below: Denoiser, pool: Tensor, s0: float):
         super().__init__(below)
         self.pool, self.s0 = pool, s0
+        self.centre = pool.mean(0)
+        self.cov = torch.cov(pool.T).reshape(pool.shape[1], pool.shape[1])
+        self.half = pool.square().sum(1) / 2
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
-        if float(s.max()) <= self.s0:
+        level = float(s)
+        if level <= self.s0:
             return self.inner.mean(z, s)
-        flat = z.reshape(-1, z.shape[-1])
+        if level > WIDE * float(self.cov.diagonal().amax().sqrt()):
+            noise = level**2 * torch.eye(len(self.cov), dtype=z.dtype, device=z.device)
+            gain = torch.linalg.solve(self.cov + noise, self.cov)  # C (C + s^2 I)^-1: the two commute
+            return self.centre + (z - self.centre) @ gain
         parts = []
-        for part in flat.split(BLOCK):
-            weights = torch.softmax(-torch.cdist(part, self.pool).square() / (2 * s**2), 1)
-            parts.append(weights @ self.pool)
+        for part in z.reshape(-1, z.shape[-1]).split(BLOCK):
+            logits = torch.addmm(-self.half, part, self.pool.T) / level**2
+            parts.append(torch.softmax(logits, 1) @ self.pool)
         return torch.cat(parts).reshape(z.shape)
 
 
@@ -237,7 +244,8 @@ def _sample(original: Any, posterior: VectorFieldPosterior, call: inspect.BoundA
         return _iid(original, posterior, guide, shape, options)
     if (options.get("sample_with") or posterior.sample_with) == "ode":
         return guide.adapted.sample(shape or (1,), x.flatten(1).cpu()).reshape(*shape, -1).to(x.device)
-    guarded = copy.copy(posterior)
+    guarded = object.__new__(type(posterior))  # copy.copy would share the attributes with the original
+    guarded.__dict__ = dict(posterior.__dict__)
     guarded.prior = _Inside(guide.adapted)  # pyright: ignore[reportAttributeAccessIssue]
     return original(guarded, shape, **options)
 

@@ -97,7 +97,8 @@ class Transformer(nn.Module):
 
         Arguments:
             h: diffused tokens, N states for each of K observations, with shape (K, N, T_u, width).
-            shift: what the noise adds in every layer, broadcasting to (K, N, T_u, layers, width).
+            shift: what the noise adds to the tokens and then in every layer, broadcasting to
+                (K, N, T_u, layers + 1, width).
             memory: what `encode` gave, or None when there are no given tokens.
             bias: added to the scores, broadcasting to (K, T_u, T_c + T_u), in the order given, diffused; or None.
         """
@@ -106,13 +107,14 @@ class Transformer(nn.Module):
         packs = -(-states // pack)
         h = _pack(h, packs, pack)
         shift = _pack_shift(shift, packs, pack, tokens)
+        h = h + shift[..., 0, :]
         given = 0 if memory is None else memory[0][0].shape[-2]
         mask = _mask(h, given, pack, tokens, bias)
         for i, block in enumerate(self.blocks):
             q, k, v = block.project(h)
             if memory is not None:
                 k, v = (_before(old, own, packs) for old, own in zip(memory[i], (k, v), strict=True))
-            h = block.finish(h, scaled_dot_product_attention(q, k, v, mask), shift[..., i, :])
+            h = block.finish(h, scaled_dot_product_attention(q, k, v, mask), shift[..., i + 1, :])
         return self.last(h).reshape(observations, packs * pack, tokens, -1)[:, :states]
 
 
@@ -125,7 +127,7 @@ def _pack(v: Tensor, packs: int, pack: int) -> Tensor:
 
 
 def _pack_shift(shift: Tensor, packs: int, pack: int, tokens: int) -> Tensor:
-    """The same for a shift with axes of length one: (K or 1, N or 1, T or 1, layers, w)."""
+    """The same for a shift with axes of length one: (K or 1, N or 1, T or 1, layers + 1, w)."""
     observations, states, per_token = shift.shape[:3]
     if states == 1 and observations == 1:
         return shift[0] if per_token == 1 else shift[0].repeat(1, pack, 1, 1)

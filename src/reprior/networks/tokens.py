@@ -187,7 +187,7 @@ class LearnedTokens(nn.Module):
         self.guess = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
         self.centre = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
         self.state = nn.Parameter(torch.randn(2, tokens, patch, width) * patch**-0.5)
-        self.noise = nn.Sequential(nn.Linear(2 * patch, 64), nn.SiLU(), nn.Linear(64, layers * width))
+        self.noise = nn.Sequential(nn.Linear(2 * patch, 64), nn.SiLU(), nn.Linear(64, (layers + 1) * width))
         self.head = nn.Parameter(torch.zeros(tokens, width, patch))
         self.head_bias = nn.Parameter(torch.zeros(tokens, patch))
 
@@ -217,12 +217,12 @@ class LearnedTokens(nn.Module):
         return h if guess is None else h + _per_token(guess, self.guess[index])
 
     def shift(self, told: Tensor) -> Tensor:
-        """What the noise adds in every layer, with shape (*, layers, w).
+        """What the noise adds to the tokens and then in every layer, with shape (*, layers + 1, w).
 
         Arguments:
             told: half the log of each slot's noise level and of its width, with shape (*, 2 patch).
         """
-        return self.noise(told).unflatten(-1, (self.layers, -1))
+        return self.noise(told).unflatten(-1, (self.layers + 1, -1))
 
     def read(self, index: Tensor, h: Tensor) -> Tensor:
         """The network's output in each slot, with shape (*, T', patch), from final tokens (*, T', w)."""
@@ -267,9 +267,10 @@ class PaperTokens(nn.Module):
         return fixed + torch.nn.functional.pad(values.expand(*values.shape[:-1], 20), (20, 10))
 
     def shift(self, time: Tensor) -> Tensor:
-        """What the time t adds in every layer, with shape (*, layers, w), from t (*, 1)."""
+        """What the time t adds to the tokens (nothing) and then in every layer, (*, layers + 1, w), from t (*, 1)."""
         angles = 2 * math.pi * time * self.get_buffer("frequencies")
-        return self.noise(torch.cat([angles.cos(), angles.sin()], -1)).unflatten(-1, (self.layers, -1))
+        shift = self.noise(torch.cat([angles.cos(), angles.sin()], -1)).unflatten(-1, (self.layers, -1))
+        return torch.nn.functional.pad(shift, (0, 0, 1, 0))
 
     def read(self, index: Tensor, h: Tensor) -> Tensor:
         """As in `LearnedTokens`."""

@@ -17,6 +17,7 @@ a constant c to a changes it by c (1 - mean r)), so r is normalised there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -45,14 +46,14 @@ def nre(a: Tensor, r: Tensor) -> Tensor:
 def kliep(a: Tensor, r: Tensor) -> Tensor:
     """Kullback-Leibler importance estimation; a is found up to a constant."""
     r = r / r.mean().clamp(min=torch.finfo(r.dtype).tiny)
-    log_mean_exp = torch.logsumexp(a.flatten(), 0) - torch.log(torch.tensor(float(a.numel())))
+    log_mean_exp = torch.logsumexp(a.flatten(), 0) - math.log(a.numel())
     return log_mean_exp - (r * a).mean()
 
 
 def pearson(a: Tensor, r: Tensor) -> Tensor:
     """Pearson chi-square: least squares on the ratio itself."""
-    u = torch.where(a < _LARGEST, torch.expm1(a.clamp(max=_LARGEST)), _exp(a) - 1)
-    return (u.square() + 2 * u - 2 * r * u).mean()
+    ratio = _exp(a)
+    return (ratio.square() - 1 - 2 * r * (ratio - 1)).mean()
 
 
 def reverse_kl(a: Tensor, r: Tensor) -> Tensor:

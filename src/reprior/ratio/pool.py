@@ -59,11 +59,15 @@ class Pool:
 def tempered_weights(log_r: Tensor, least: float) -> Tensor:
     """Normalised weights r^tau with the largest tau <= 1 whose effective number of rows is at least ``least``.
 
+    Equal ones where no row has mass under q.
+
     Arguments:
         log_r: log ratios, with shape (n,).
         least: the least effective number of rows.
     """
     low, high = 0.0, 1.0
+    if bool((log_r == -torch.inf).all()):
+        return torch.full_like(log_r, 1 / len(log_r))
     if metrics.ess(log_r) * len(log_r) >= least:
         low = 1.0
     else:
@@ -126,6 +130,7 @@ def posterior_pool(
         parts.append(chunked(denoiser, draws, sampler, generator).cpu())
     pool = torch.cat(parts, dim=1)  # (draws, K, D)
     log_r = change(pool)
+    _check_mass(log_r)
     weight = change.weights(pool)
     ess = float(torch.tensor([share(log_r[:, k]) for k in range(len(x))]).median())
     log_z = torch.logsumexp(log_r, 0) - torch.log(torch.tensor(float(draws)))
@@ -140,6 +145,14 @@ def posterior_pool(
         draws,
         ess,
     )
+
+
+def _check_mass(log_r: Tensor) -> None:
+    if bool((log_r == -torch.inf).all()):
+        raise InputError(
+            "no base draw at the stored observations has mass under the target prior: it is too narrow to learn a ratio "
+            "from them; use method='rejuvenate' or 'sir'"
+        )
 
 
 def joint_pool(
@@ -162,6 +175,7 @@ def joint_pool(
     more = chunked(denoiser, draws, sampler, generator).cpu()
     every = torch.cat([theta, more.transpose(0, 1).reshape(-1, theta.shape[1])])
     log_r = change(every)
+    _check_mass(log_r)
     index = torch.cat([torch.arange(len(x)), chosen.repeat_interleave(draws)])
     # Random order of the observations, so that the held-out ones are a fair sample.
     place = torch.randperm(len(x), generator=generator)

@@ -91,9 +91,7 @@ class Task(ABC):
         value = self._log_likelihood(self._check_theta(theta), self._check_x(x))
         return value.to(device=theta.device, dtype=torch.float32)
 
-    def reference(
-        self, x: Tensor, n: int, regime: str, prior: str | Distribution = "target", seed: int = 0
-    ) -> Tensor:
+    def reference(self, x: Tensor, n: int, regime: str, prior: str | Distribution = "target", seed: int = 0) -> Tensor:
         """Independent draws from the posterior of one observation; see ``reference_kind``.
 
         Arguments:
@@ -171,9 +169,7 @@ class Task(ABC):
         """n posterior draws for x (x_dim,)."""
 
     def _predict(self, x: Tensor, observed: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
-        raise InputError(
-            f"{self.name} has no reference predictive: its data are not a series; oup and turin have one"
-        )
+        raise InputError(f"{self.name} has no reference predictive: its data are not a series; oup and turin have one")
 
     def _check_regime(self, regime: str) -> str:
         if regime not in self.regimes:
@@ -184,15 +180,11 @@ class Task(ABC):
         self._check_regime(regime)
         if isinstance(prior, str):
             if prior not in ("target", "training"):
-                raise InputError(
-                    f"unknown prior {prior!r}; allowed: 'target', 'training', or a torch Distribution"
-                )
+                raise InputError(f"unknown prior {prior!r}; allowed: 'target', 'training', or a torch Distribution")
             return self.target_prior(regime) if prior == "target" else self.training_prior(regime)
         resolved = priors.as_prior(prior)
         if priors.dim_of(resolved) != self.dim:
-            raise InputError(
-                f"the prior draws {priors.dim_of(resolved)} parameters, but {self.name} has {self.dim}"
-            )
+            raise InputError(f"the prior draws {priors.dim_of(resolved)} parameters, but {self.name} has {self.dim}")
         return resolved
 
     def _check_theta(self, theta: Tensor) -> Tensor:
@@ -205,8 +197,7 @@ class Task(ABC):
     def _check_x(self, x: Tensor) -> Tensor:
         if tuple(x.shape) not in ((self.x_dim,), (1, self.x_dim)):
             raise InputError(
-                f"{self.name} takes one observation of shape ({self.x_dim},) or (1, {self.x_dim}); "
-                f"got {tuple(x.shape)}"
+                f"{self.name} takes one observation of shape ({self.x_dim},) or (1, {self.x_dim}); got {tuple(x.shape)}"
             )
         if not bool(torch.isfinite(x).all()):
             raise InputError(f"{self.name} takes a finite observation; got NaN or infinity")

@@ -51,9 +51,7 @@ class GaussianLinear(Task):
         equal = 0.2 * torch.ones(6, 6) + 0.8 * eye
         if regime == "id":
             modes = MultivariateNormal(torch.stack([0.6 * ones, -0.6 * ones]), equal.expand(2, 6, 6))
-            return MultivariateNormal(torch.zeros(6), equal), MixtureSameFamily(
-                Categorical(torch.ones(2) / 2), modes
-            )
+            return MultivariateNormal(torch.zeros(6), equal), MixtureSameFamily(Categorical(torch.ones(2) / 2), modes)
         p = MultivariateNormal(torch.zeros(6), -0.1 * torch.ones(6, 6) + 1.1 * eye)
         return p, MultivariateNormal(1.1 * ones, equal)
 

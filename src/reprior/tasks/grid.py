@@ -77,9 +77,7 @@ def _evaluate(
     log_f: Callable[[Tensor], Tensor], low: Tensor, high: Tensor, points: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The two axes (points,) of a grid on a box, and log f on it (points, points)."""
-    first, second = (
-        torch.linspace(float(low[i]), float(high[i]), points, dtype=torch.float64) for i in (0, 1)
-    )
+    first, second = (torch.linspace(float(low[i]), float(high[i]), points, dtype=torch.float64) for i in (0, 1))
     return first, second, log_f(torch.cartesian_prod(first, second)).reshape(points, points)
 
 

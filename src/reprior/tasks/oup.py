@@ -87,8 +87,9 @@ def _transition(a: Tensor, b: Tensor, m: int) -> tuple[Tensor, Tensor, Tensor]:
 def _log_likelihood(theta: Tensor, x: Tensor, observed: Tensor) -> Tensor:
     """log p(observed points | theta), with shape (n,).
 
-    Transitions over the same number of steps m share factor f, shift s and variance v. Their sum of squares, sum_k
-    (x_k - f y_k - s)^2, is quadratic in (f, s): it is expanded about its smallest value, where no digits are lost.
+    Transitions over the same number of steps m share factor f, shift s and variance v. Their sum of squares,
+    sum_k (x_k - f y_k - s)^2, is quadratic in (f, s): it is expanded about its smallest value, where no
+    digits are lost.
     """
     a, b = _coefficients(theta)
     value = torch.zeros_like(a)

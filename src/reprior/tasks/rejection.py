@@ -109,9 +109,7 @@ def _pilot(proposals: Sequence[Proposal], rng: np.random.Generator) -> tuple[Pro
             pool.add(theta, log_w, rng)
             return best, pool
         count *= 8
-    raise InputError(
-        "no parameter that the prior allows gives this observation: every proposal has density zero"
-    )
+    raise InputError("no parameter that the prior allows gives this observation: every proposal has density zero")
 
 
 def effective_size(log_w: Tensor) -> float:

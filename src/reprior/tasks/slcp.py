@@ -48,9 +48,7 @@ class Slcp(Task):
     dim = 5
     x_dim = 8
     parameters = ("mean_1", "mean_2", "scale_1", "scale_2", "correlation")
-    reference_kind = (
-        "exact: rejection from the normalised likelihood (inverse Wishart), accepted by the prior"
-    )
+    reference_kind = "exact: rejection from the normalised likelihood (inverse Wishart), accepted by the prior"
     description = "Four points from a 2-D Gaussian: a posterior with four symmetric modes."
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:

@@ -30,9 +30,7 @@ from reprior.tasks.student import fit_student
 
 __all__ = ["IMAGES", "from_likelihood", "from_mixture", "log_evidence", "log_likelihood"]
 
-IMAGES = torch.tensor(
-    [[1, 1, 1, 1, 1], [1, 1, -1, -1, 1], [1, 1, -1, 1, -1], [1, 1, 1, -1, -1]], dtype=torch.float64
-)
+IMAGES = torch.tensor([[1, 1, 1, 1, 1], [1, 1, -1, -1, 1], [1, 1, -1, 1, -1], [1, 1, 1, -1, -1]], dtype=torch.float64)
 """The symmetry group of the likelihood, as signs of theta, with shape (4, 5)."""
 
 
@@ -87,9 +85,7 @@ def from_mixture(x: Tensor, prior: Any, broad: Proposal, rng: np.random.Generato
     def log_f(psi: Tensor) -> Tensor:
         """An unbiased estimate of the density of psi, by one draw of the mean."""
         theta, log_c = mean.draw(psi, rng)
-        return (
-            log_likelihood(theta, x) + _log_images(prior, theta).logsumexp(-1) + psi[:, 0] + psi[:, 1] - log_c
-        )
+        return log_likelihood(theta, x) + _log_images(prior, theta).logsumexp(-1) + psi[:, 0] + psi[:, 1] - log_c
 
     start, _ = broad(16_384, rng)
     starts = [(start, _log_images(prior, start).logsumexp(-1)), (pool, log_likelihood(pool, x))]

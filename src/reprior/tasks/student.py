@@ -66,9 +66,7 @@ class StudentMixture:
         return torch.logsumexp(torch.stack(parts), dim=0)
 
 
-def student_proposal(
-    prior: Any, log_likelihood: Callable[[Tensor], Tensor], rng: np.random.Generator
-) -> Proposal:
+def student_proposal(prior: Any, log_likelihood: Callable[[Tensor], Tensor], rng: np.random.Generator) -> Proposal:
     """Proposes from 0.2 prior + 0.8 t, with t fitted to the posterior; weights are at most 5 x likelihood.
 
     Arguments:
@@ -122,9 +120,7 @@ def fit_student(
         student = StudentMixture(torch.ones(1, dtype=phi.dtype), mean[None], (covariance + ridge)[None])
         phi = student.sample(phi.shape[0], rng)
         log_w = log_f(phi) - student.log_prob(phi)
-    raise InputError(
-        "the reference found no proposal: the prior and the likelihood of this observation hardly overlap"
-    )
+    raise InputError("the reference found no proposal: the prior and the likelihood of this observation hardly overlap")
 
 
 def _mixture(phi: Tensor, weights: Tensor, rng: np.random.Generator) -> StudentMixture:

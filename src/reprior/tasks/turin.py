@@ -51,12 +51,8 @@ class Turin(Task):
     dim = 4
     x_dim = N_POINTS
     parameters = ("g_0", "T_rev", "lambda_0", "sigma2")
-    reference_kind = (
-        "exact: rejection from the prior with the one-path likelihood, a 2-D integral by quadrature"
-    )
-    description = (
-        "A radio channel of 101 points as the paper states it: one path, only the noise is informed."
-    )
+    reference_kind = "exact: rejection from the prior with the one-path likelihood, a 2-D integral by quadrature"
+    description = "A radio channel of 101 points as the paper states it: one path, only the noise is informed."
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:
         q = _diagonal((0.6, 0.5, 0.5, 0.5), (0.02, 0.05, 0.05, 0.06))

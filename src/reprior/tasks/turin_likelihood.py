@@ -89,10 +89,10 @@ class OnePath:
         I_0(z) <= exp(z) bounds it by (N/sigma^2)^k exp(-N R/sigma^2), with R the smallest residual of the
         amplitudes; what this bound gives away at the largest value is less than 1.5 a point.
         """
-        shape = amplitude(np.linspace(0, _U_MAX, 3233), self.index)
+        shape = amplitude(np.linspace(0, _U_MAX, 809), self.index)
         fitted = (shape @ self.root) ** 2 / np.maximum((shape**2).sum(-1), 1e-300)
         total = (self.root**2).sum()
-        residual = max(0.8 * float((total - fitted).min()), 1e-12 * total + 1e-300)
+        residual = max(0.5 * float((total - fitted).min()), 1e-12 * total + 1e-300)
         k = len(self.index)
         y = np.exp(np.linspace(-60, 20, 8001))  # y = N R / (k sigma^2)
         inside = y[np.log(y) - y + 1 > -(80 + 1.5 * k) / k]
@@ -112,7 +112,9 @@ class _Table:
         # b on an asinh axis: fine where the peaks of the integrand over u overtake each other, coarse beyond.
         self.b_scale = 8 / max(path.root.max(), 1e-6)
         top = np.arcsinh(2 * N_POINTS * self.root_gain_max / v_low / self.b_scale)
-        self.axis = np.linspace(0, top, int(np.ceil(top / 0.14)) + 4)
+        # With all points observed sum_n D_n^2 = 1 and the table is smoother. The log-likelihood is good to 0.003.
+        step = 0.12 if len(path.index) == N_POINTS else 0.07
+        self.axis = np.linspace(0, top, int(np.ceil(top / step)) + 4)
         self.b = self.b_scale * np.sinh(self.axis)
         self.u, self.width, self.h, self.energy = self._delays(v_low, v_high)
         self.energy_max = self.energy.max()
@@ -174,9 +176,7 @@ class _Table:
         rows = []
         for b in self.b:
             z = b * a
-            rows.append(
-                (torch.special.i0e(z.float()).log_() + z).sum(-1)
-            )  # i0e = I_0 exp(-z): float32 will do
+            rows.append((torch.special.i0e(z.float()).log_() + z).sum(-1))  # i0e = I_0 exp(-z): float32 will do
         return torch.stack(rows).numpy(), (shape**2).sum(-1)
 
     def _over_delays(self, v: float) -> np.ndarray:

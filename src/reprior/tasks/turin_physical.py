@@ -84,9 +84,7 @@ class TurinPhysical(Task):
         return x
 
     def _log_likelihood(self, theta: Tensor, x: Tensor) -> Tensor:
-        raise InputError(
-            "turin_physical has no tractable likelihood: the delays and gains of its paths are latent"
-        )
+        raise InputError("turin_physical has no tractable likelihood: the delays and gains of its paths are latent")
 
     def _reference(self, x: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
         raise InputError(
@@ -95,9 +93,7 @@ class TurinPhysical(Task):
         )
 
     def _predict(self, x: Tensor, observed: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
-        raise InputError(
-            "turin_physical has no reference predictive: its likelihood is implicit; use the task turin"
-        )
+        raise InputError("turin_physical has no reference predictive: its likelihood is implicit; use the task turin")
 
 
 def _batches(n_paths: np.ndarray) -> list[np.ndarray]:

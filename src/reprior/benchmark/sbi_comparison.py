@@ -1,0 +1,260 @@
+"""reprior beside sbi's own `prior_guide`, on the same NPSE posterior, against exact target posteriors.
+
+For each task and regime one NPSE posterior (sbi's defaults: variance exploding, an MLP) is trained on draws of p, and its
+prior is changed to q at some observations drawn under q, by sbi and by reprior with ``method="auto"``, at the same
+number of sampler steps. Errors are those of n samples against exact draws of q(theta | x):
+
+    mean error = rms_i |mean_i - mean*_i| / sd*_i,      sd error = rms_i |sd_i / sd*_i - 1|      (i: parameters)
+
+and the accuracy of a classifier that tells the two sets apart (`c2st_fast`; 1/2 is perfect). The row "no change" is the
+NPSE posterior as it is. Seconds are CPU seconds (what one thread takes, whatever else runs): adapt (sbi: the fit of its
+Gaussian mixture to q/p, at its first step) and the samples of one observation.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import time
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import metrics, priors, tasks
+from reprior.adapted import adapt
+from reprior.benchmark.bases import EVALUATION_SEED
+from reprior.diffusion.sampler import Sampler
+from reprior.errors import InputError
+from reprior.integrations.sbi import from_sbi, to_sbi
+from reprior.integrations.sbi_sampled import seeded
+from reprior.loading import load
+from reprior.posterior import Posterior
+
+__all__ = ["METHODS", "Comparison", "Row", "compare", "npse", "run", "table"]
+
+METHODS = ("no change", "sbi prior_guide", "reprior")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared.
+
+    Attributes:
+        pairs: the tasks and regimes.
+        simulations: simulations that each NPSE posterior is trained on.
+        epochs: the largest number of training epochs.
+        observations: observations per task and regime.
+        samples: samples per observation.
+        steps: sampler steps, of both.
+        fit_steps: sbi's own steps of its mixture fit (its default is 10,000).
+    """
+
+    pairs: tuple[tuple[str, str], ...] = (
+        ("gaussian_linear", "id"),
+        ("gaussian_linear", "ood"),
+        ("two_moons", "id"),
+        ("two_moons", "ood"),
+    )
+    simulations: int = 20_000
+    epochs: int = 200
+    observations: int = 3
+    samples: int = 5_000
+    steps: int = 100
+    fit_steps: int = 10_000
+
+    def __post_init__(self) -> None:
+        least = min(self.simulations, self.epochs, self.observations, self.samples, self.fit_steps)
+        if least < 1 or self.steps < 2:
+            raise InputError(f"a comparison needs counts of at least 1 and at least 2 steps; got {asdict(self)}")
+
+
+QUICK = Comparison(
+    pairs=(("gaussian_linear", "id"), ("two_moons", "id")),
+    simulations=2_000,
+    epochs=20,
+    observations=1,
+    samples=1_000,
+    steps=40,
+    fit_steps=500,
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One observation, one method."""
+
+    task: str
+    regime: str
+    observation: int
+    method: str
+    steps: int
+    samples: int
+    mean_error: float
+    sd_error: float
+    c2st_fast: float
+    adapt_seconds: float
+    sample_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """What one user waits."""
+        return self.adapt_seconds + self.sample_seconds
+
+
+def run(out: Path, quick: bool = False) -> list[Row]:
+    """Runs the comparison, writes ``sbi_comparison.csv`` to a folder and prints the table.
+
+    Arguments:
+        out: the folder; the NPSE posteriors are kept there, and a second run takes them from it.
+        quick: a small run, to see that it works; its figures mean nothing.
+    """
+    from rich.console import Console
+
+    settings = QUICK if quick else Comparison()
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for name, regime in settings.pairs:
+        rows += compare(name, regime, settings, out, tag="-quick" if quick else "")
+        write(rows, out / "sbi_comparison.csv")
+    console = Console()
+    console.print(table(rows))
+    console.print(f"written: {out / 'sbi_comparison.csv'}")
+    return rows
+
+
+def npse(task: tasks.Task, regime: str, settings: Comparison, path: Path) -> Posterior:
+    """The NPSE posterior of a task: from a file, or trained by sbi and written there."""
+    theta = priors.sample(task.training_prior(regime), settings.simulations, seed=0)
+    x = task.simulate(theta, seed=1)
+    if path.exists():
+        kept = load(path)
+        assert isinstance(kept, Posterior)
+        return kept.with_simulations(theta, x)
+    from sbi.inference import NPSE
+
+    with seeded(0), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        trainer = NPSE(prior=task.training_prior(regime), show_progress_bars=False)
+        trainer.append_simulations(theta, x).train(training_batch_size=500, max_num_epochs=settings.epochs)
+        posterior = from_sbi(trainer.build_posterior(), theta, x, parameters=task.parameters)
+    posterior.save(path, simulations=False)
+    return posterior
+
+
+def compare(name: str, regime: str, settings: Comparison, out: Path, tag: str = "") -> list[Row]:
+    """All methods at some observations of one task and regime."""
+    task = tasks.get(name)
+    posterior = npse(task, regime, settings, out / f"npse-{name}-{regime}{tag}.safetensors")
+    _, x = task.observations(regime, settings.observations, EVALUATION_SEED)
+    rows = []
+    for method in METHODS:
+        began = time.process_time()
+        sample = _sampler(method, posterior, task, regime, settings)
+        adapting = time.process_time() - began
+        for k, x_k in enumerate(x):
+            began = time.process_time()
+            theta = sample(x_k, k)
+            seconds = time.process_time() - began
+            exact = task.reference(x_k, settings.samples, regime, seed=k)
+            errors = judge(theta, exact)
+            rows.append(
+                Row(name, regime, k, method, settings.steps, len(theta), *errors, adapting, seconds)
+            )
+    return rows
+
+
+def judge(theta: Tensor, exact: Tensor) -> tuple[float, float, float]:
+    """Mean error, sd error and c2st_fast of samples, with shape (n, d), against exact ones."""
+    if not bool(torch.isfinite(theta).all()):
+        return math.nan, math.nan, 1.0
+    sd = exact.std(0)
+    mean_error = ((theta.mean(0) - exact.mean(0)) / sd).square().mean().sqrt()
+    sd_error = (theta.std(0) / sd - 1).square().mean().sqrt()
+    return float(mean_error), float(sd_error), metrics.c2st_fast(exact, theta)
+
+
+def _sampler(
+    method: str, posterior: Posterior, task: tasks.Task, regime: str, settings: Comparison
+) -> Callable[[Tensor, int], Tensor]:
+    """A function of (x, seed) that draws the samples; what one change of prior needs once is done here."""
+    n, sampler = settings.samples, Sampler(steps=settings.steps)
+    if method == "no change":
+        return lambda x, seed: posterior.sample((n,), x, seed=seed, sampler=sampler)
+    p, q = task.training_prior(regime), task.target_prior(regime)
+    if method == "reprior":
+        adapted = adapt(posterior, q)
+        return lambda x, seed: adapted.sample((n,), x, seed=seed, sampler=sampler)
+    source = to_sbi(posterior)
+    guidance: dict[str, Any] = {"train_prior": p, "test_prior": q, "num_steps": settings.fit_steps}
+    _fit_mixture(guidance, settings)
+
+    def sample(x: Tensor, seed: int) -> Tensor:
+        with seeded(seed):
+            return source.sample(
+                (n,),
+                x=x.unsqueeze(0),
+                steps=settings.steps,
+                guidance_method="prior_guide",
+                guidance_params=guidance,
+                show_progress_bars=False,
+                reject_outside_prior=False,  # the priors are unbounded; NaN would be drawn again for ever
+            )
+
+    return sample
+
+
+def _fit_mixture(guidance: dict[str, Any], settings: Comparison) -> None:
+    """sbi's fit of q/p, which it keeps for all later steps of the same priors and settings."""
+    from sbi.inference.potentials.vector_field_adaptor import PriorGuideConfig
+    from sbi.utils.vector_field_utils import fit_gmm_ratio
+
+    config = PriorGuideConfig(**guidance)
+    with seeded(0):
+        fit_gmm_ratio(
+            config.train_prior,
+            config.test_prior,
+            int(config.K),
+            num_steps=config.num_steps,
+            batch_size=config.batch_size,
+            lr=config.lr,
+            covariance_type=config.covariance_type,
+            min_cov=config.min_cov,
+            max_log_ratio=config.max_log_ratio,
+            device=torch.device("cpu"),
+        )
+
+
+def write(rows: list[Row], path: Path) -> None:
+    """Writes the rows as CSV."""
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, fieldnames=list(asdict(rows[0])))
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def table(rows: list[Row]) -> Any:
+    """The rows averaged over observations, as a rich table."""
+    from rich.table import Table
+
+    result = Table(title=f"sbi and reprior on the same NPSE posteriors ({rows[0].steps} steps)")
+    for column in ("task", "regime", "method"):
+        result.add_column(column, no_wrap=True)
+    for column in ("mean error", "sd error", "c2st_fast", "adapt s", "sample s"):
+        result.add_column(column, justify="right")
+    keys = list(dict.fromkeys((row.task, row.regime, row.method) for row in rows))
+    for key in keys:
+        some = [row for row in rows if (row.task, row.regime, row.method) == key]
+        means = [
+            sum(getattr(row, name) for row in some) / len(some)
+            for name in ("mean_error", "sd_error", "c2st_fast", "adapt_seconds", "sample_seconds")
+        ]
+        digits = (3, 3, 3, 1, 1)
+        shown = [f"{value:.{d}f}" for value, d in zip(means, digits, strict=True)]
+        result.add_row(*key, *shown, end_section=key[2] == METHODS[-1])
+    return result
