@@ -17,13 +17,16 @@ from reprior import metrics, priors, tasks
 from reprior.adapted import AdaptedPosterior, adapt
 from reprior.diffusion.training import Training
 from reprior.info import Info
+from reprior.networks.mlp import MLPSettings
 from reprior.posterior import Posterior
 from reprior.trainer import train
 
 __all__ = ["DemoResult", "draw_picture", "run_demo"]
 
 SEED = 11
-TRAINING = Training(steps=2_500, batch=512, evaluate_every=250)
+TRUTH = (0.5, 0.0)  # a slow process: 25 points leave its level open, so the prior matters
+NETWORK = MLPSettings(width=96, blocks=2)
+TRAINING = Training(steps=6_000, batch=512, evaluate_every=500)
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,7 @@ class DemoResult:
 
 
 def run_demo(
-    simulations: int = 20_000, samples: int = 4_000, training: Training = TRAINING, progress: bool = True
+    simulations: int = 30_000, samples: int = 4_000, training: Training = TRAINING, progress: bool = True
 ) -> DemoResult:
     """Runs the demo.
 
@@ -70,9 +73,18 @@ def run_demo(
     theta = priors.sample(p, simulations, SEED)
     x = task.simulate(theta, seed=SEED + 1)
     seconds["simulate"], clock = time.monotonic() - clock, time.monotonic()
-    posterior = train(theta, x, prior=p, parameters=task.parameters, training=training, seed=SEED, progress=progress)
+    posterior = train(
+        theta,
+        x,
+        prior=p,
+        settings=NETWORK,
+        parameters=task.parameters,
+        training=training,
+        seed=SEED,
+        progress=progress,
+    )
     seconds["train"], clock = time.monotonic() - clock, time.monotonic()
-    _, x_obs = task.observations("ood", 1, seed=SEED + 2)
+    x_obs = task.simulate(torch.tensor([TRUTH]), seed=SEED + 2)
     before = posterior.sample((samples,), x=x_obs[0], seed=SEED)
     clock = time.monotonic()
     adapted = adapt(posterior, q)

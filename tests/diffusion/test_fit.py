@@ -70,7 +70,7 @@ def test_finds_the_least_squares_solution():
 
 
 def test_moving_average_follows_its_recursion():
-    # ema_1 = w_1 and then ema_k = d ema_(k-1) + (1 - d) w_k; one step at a time with a known loss.
+    # ema_1 = w_1, then ema_k = d_k ema_(k-1) + (1 - d_k) w_k with d_k = min(d, k / (9 + k)): the memory grows.
     module, decay = nn.Linear(1, 1, bias=False), 0.75
     nn.init.constant_(module.weight, 2.0)
     weights: list[float] = []
@@ -90,7 +90,8 @@ def test_moving_average_follows_its_recursion():
     after = weights[1:]  # the weights after each step but the last
     average = after[0]
     for k, weight in enumerate(after):
-        average = weight if k == 0 else decay * average + (1 - decay) * weight
+        now = min(decay, (1 + k) / (10 + k))
+        average = weight if k == 0 else now * average + (1 - now) * weight
         assert seen[k] == pytest.approx(average, rel=1e-5)
 
 

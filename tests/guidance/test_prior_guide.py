@@ -100,7 +100,7 @@ def test_fit_finds_a_ratio_that_is_one_gaussian():
     target = Independent(Normal(torch.tensor([0.4, 0.55]), torch.tensor([0.08, 0.05])), 1)
     unit = Standardizer(torch.zeros(2), torch.ones(2))
     change = make_change(reprior.priors.as_prior(prior), target, unit, 0)
-    settings = PriorGuideSettings(components=1, steps=700, learning_rate=0.03)
+    settings = PriorGuideSettings(components=1, steps=300, learning_rate=0.05)
     mixture = fit_mixture(change, settings, seed=0)
     assert torch.allclose(mixture.means[0], target.mean, atol=0.01)
     assert torch.allclose(mixture.log_scales[0].exp(), target.stddev, rtol=0.1)
@@ -151,7 +151,7 @@ def test_samples_reach_the_target_where_their_kernel_is_right(method):
         PLAIN,
         TARGET,
         method,
-        MonteCarloSettings(draws=100, corrections=2)
+        MonteCarloSettings(draws=50, corrections=1)
         if method == "priorguide_mc"
         else PriorGuideSettings(components=1, steps=1, corrections=2),
     )
@@ -161,7 +161,7 @@ def test_samples_reach_the_target_where_their_kernel_is_right(method):
         cov = torch.linalg.inv(torch.eye(2) + torch.diag(1 / var))
         target = MultivariateNormal(cov @ (ONE.means[0] / var), cov)
         adapted.guidance.mixture = ONE  # pyright: ignore[reportAttributeAccessIssue]
-    n = 1_500
+    n = 800
     theta = adapted.sample((n,), X[0], seed=0)
     exact = exact_posterior(target, X[0], C)
     assert float(((theta.mean(0) - exact.mean) / exact.stddev).abs().max()) < 4 / math.sqrt(n) + 0.05

@@ -67,9 +67,15 @@ def test_truncated_gaussian_is_quadratic_where_it_lives():
     assert torch.allclose(found.L, -torch.linalg.inv(P.covariance_matrix.double()), atol=1e-4)
 
 
-def test_too_few_points_say_nothing():
+def test_narrow_box_is_found_from_draws_of_its_own():
     tiny = Independent(Uniform(torch.tensor([1.0, -2.0]), torch.tensor([1.05, -1.95])), 1)
-    found = find_quadratic(change(tiny))
+    found = find_quadratic(change(tiny))  # p has one draw in 10,000 there
+    assert found.exact
+    assert torch.allclose(found.L, -torch.linalg.inv(P.covariance_matrix.double()), atol=0.01)
+
+
+def test_too_few_points_say_nothing():
+    found = find_quadratic(change(lambda theta: Q.log_prob(theta)), points=11)  # for 6 numbers, 12 at least
     assert not found.exact
     assert found.misfit == float("inf")
 
@@ -79,6 +85,7 @@ def test_too_few_points_say_nothing():
     [
         (torch.eye(2) * 3, "scalar"),
         (torch.zeros(2, 2), "scalar"),
+        (1e-6 * torch.ones(2, 2), "scalar"),  # rounding
         (torch.diag(torch.tensor([1.0, 2.0])), "diagonal"),
         (torch.diag(torch.tensor([1.0, 0.0])), "diagonal"),
         (torch.tensor([[1.0, 0.2], [0.2, 1.0]]), "full"),

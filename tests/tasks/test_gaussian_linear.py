@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.distributions import Categorical, Independent, Laplace, MixtureSameFamily, MultivariateNormal, Normal
+from torch.distributions import (
+    Categorical,
+    Distribution,
+    Independent,
+    Laplace,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+)
 
 from reprior import priors, tasks
 from reprior.tasks.gaussian_linear import gaussian_components
@@ -40,17 +48,18 @@ def test_calibration_would_see_the_wrong_prior(calibration):
     assert min(calibration(TASK, "ood", 400, lambda theta: theta, prior="training")) < 1e-6
 
 
-class Opaque:
+class Opaque(Distribution):
     """A prior that does not show what it is, so that the reference must take its general route."""
 
     def __init__(self, prior):
-        self.prior, self.event_shape = prior, prior.event_shape
+        super().__init__(event_shape=prior.event_shape, validate_args=False)
+        self.prior = prior
 
-    def sample(self, shape):
-        return self.prior.sample(shape)
+    def sample(self, sample_shape=torch.Size()):  # noqa: B008
+        return self.prior.sample(sample_shape)
 
-    def log_prob(self, theta):
-        return self.prior.log_prob(theta)
+    def log_prob(self, value):
+        return self.prior.log_prob(value)
 
 
 @pytest.mark.parametrize("regime", ["id", "ood"])

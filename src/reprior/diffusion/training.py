@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor, nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
 from reprior import files
@@ -136,7 +136,7 @@ def fit(
         fingerprint: plain data that says what is trained on what; a checkpoint with another one is refused.
     """
     generator = torch.Generator().manual_seed(seed)
-    average = AveragedModel(module, multi_avg_fn=get_ema_multi_avg_fn(settings.ema), use_buffers=True)
+    average = AveragedModel(module, multi_avg_fn=_moving_average(settings.ema), use_buffers=True)
     parameters = [p for p in module.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
     run = _Run(module, average, optimiser, generator, {**asdict(settings), **(fingerprint or {}), "seed": seed})
@@ -209,6 +209,22 @@ class _HeldInterrupt:
     def __exit__(self, *_: object) -> None:
         if self.holds:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _moving_average(decay: float) -> Callable[..., None]:
+    """An exponential moving average whose memory grows with the run, so that a short run is not held back."""
+
+    @torch.no_grad()
+    def update(averages: list[Tensor], values: list[Tensor], count: Tensor | int) -> None:
+        n = float(count)
+        now = min(decay, (1 + n) / (10 + n))
+        for average, value in zip(averages, values, strict=True):
+            if average.is_floating_point():
+                average.lerp_(value.to(average), 1 - now)
+            else:
+                average.copy_(value)
+
+    return update
 
 
 class _Run:

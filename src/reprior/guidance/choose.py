@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
@@ -36,6 +37,8 @@ def choose(posterior: Posterior, change: PriorChange, seed: int) -> tuple[str, s
     ess, told = look(posterior, change, seed)
     quadratics = quadratics_of(change)
     reason = why_not(quadratics, posterior.base.noise)
+    if not reason and ess < ENOUGH and _cuts(change, seed):
+        reason = "most of the posterior lies outside the bounds of the target prior"
     if not reason:
         reason = _refusal(posterior, change, seed)
         if not reason:
@@ -77,6 +80,11 @@ def _typical(posterior: Posterior, change: PriorChange, generator: torch.Generat
     weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
     rows = torch.multinomial(weights, OBSERVATIONS, replacement=True, generator=generator)
     return simulations.x[rows]
+
+
+def _cuts(change: PriorChange, seed: int) -> bool:
+    """Whether the target prior has no mass in parts of the prior's support."""
+    return not bool(change.inside(priors.sample(change.prior, 1_000, seed)).all())
 
 
 def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:

@@ -96,6 +96,13 @@ class GradientGuided(Wrapped):
 
 
 def chunked(denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:
-    """Runs the sampler in chunks of bounded memory. Returns theta_0, with shape (n, K, D)."""
+    """Runs the sampler in chunks of bounded memory. Returns theta_0, with shape (n, K, D).
+
+    A denoiser with a method ``draws`` (a posterior that is no diffusion, `reprior.integrations.sbi_sampled`) is asked for
+    its own.
+    """
+    own = getattr(denoiser, "draws", None)
+    if own is not None:
+        return own(n, generator)
     chunk = max(1, ROWS // denoiser.observations)
     return torch.cat([run(denoiser, min(chunk, n - i), sampler, generator) for i in range(0, n, chunk)])

@@ -1,7 +1,7 @@
 """The quadratic part of a change of prior.
 
 Between Gaussian priors log r is exactly -theta' L theta / 2 + h' theta + c. `find_quadratic` recovers L and h from
-values of log r alone (least squares on draws of p and around them), and says how far log r is from quadratic. All in
+values of log r alone (least squares on draws of p and of q), and says how far log r is from quadratic. All in
 standardised units.
 """
 
@@ -45,7 +45,7 @@ class Quadratic:
     @property
     def shape(self) -> str:
         """What noise expresses L: "scalar" (a multiple of I), "diagonal" or "full"."""
-        size = self.L.abs().max().clamp(min=1e-12)
+        size = self.L.abs().max().clamp(min=1.0)  # 1 is p's own curvature: what is left of a pure shift is rounding
         off = self.L - torch.diag(self.L.diagonal())
         if off.abs().max() > 1e-4 * size:
             return "full"
@@ -92,8 +92,10 @@ def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> 
 
 
 def _points(change: PriorChange, seed: int, points: int) -> Tensor:
-    z = change.scale.forward(priors.sample(change.prior, points, seed))
-    return z[torch.isfinite(change(z))]
+    theta = priors.sample(change.prior, points, seed)
+    if change.target is not None:  # a narrow q with bounds may miss every draw of p
+        theta = torch.cat([theta, priors.sample(change.target, points, seed).to(theta)])
+    return change.scale.forward(theta[change.inside(theta)])
 
 
 def _fit(change: PriorChange, z: Tensor) -> Quadratic:

@@ -139,7 +139,7 @@ class RejuvenateGuidance(Guidance):
         """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x)."""
         power, stages, s0 = 0.0, 0, 0.0
         precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
-        log_w = log_w.nan_to_num(nan=-torch.inf)
+        first = log_w = log_w.nan_to_num(nan=-torch.inf)
         while power < 1:
             stages += 1
             rise = self._rise(log_w, 1 - power) if stages < self.settings.stages else 1 - power
@@ -148,7 +148,9 @@ class RejuvenateGuidance(Guidance):
             members = rise * log_w
             index = systematic(members, kept, generator)
             spread = _spread(pool, members)
-            s0 = self._level(denoiser, pool[index[:64]], spread, metrics.ess(members) * len(pool), power)
+            # What a step keeps still descends from few members of the first pool, unless noise melts them together.
+            ess = min(metrics.ess(members), metrics.ess(power * first))
+            s0 = self._level(denoiser, pool[index[:64]], spread, ess * len(pool), power)
             pool = self._melt(denoiser, pool[index], s0, precision, power, generator)
             log_w = self.change(pool).cpu()
         return pool, s0, stages

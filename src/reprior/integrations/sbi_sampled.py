@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Generator, Tensor
 
-from reprior import metrics, priors
+from reprior import priors
 from reprior.adapted import AdaptedPosterior
-from reprior.change import PriorChange, make_change
+from reprior.change import make_change
+from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance
-from reprior.guidance.importance import SIRSettings, systematic
+from reprior.guidance.importance import SIRGuidance, SIRSettings
 from reprior.posterior import Scales, check_x, fresh_seed
 from reprior.simulations import Simulations, Standardizer
 
@@ -64,6 +64,11 @@ class SampledPosterior:
     def x_dim(self) -> int:
         """The number m of entries of x."""
         return len(self.scales.x.shift)
+
+    @property
+    def base(self) -> Denoiser:
+        """What stands for the base model: it has no denoised mean."""
+        return self.condition(torch.zeros(0, self.x_dim))
 
     def condition(self, x: Tensor, predict: bool = False) -> _Bound:
         """The posterior at observations x, with shape (K, m)."""
@@ -112,39 +117,26 @@ class SampledPosterior:
         return x if shape is None else x.reshape(-1, *shape)
 
     def _draw(self, n: int, x: Tensor, seed: int) -> Tensor:
-        with torch.no_grad(), seeded(seed):
+        with seeded(seed):  # with gradients: some of sbi's samplers climb to the mode first
             theta = self.source.sample((n,), x=self._shaped(x.unsqueeze(0)), show_progress_bars=False)
-        return theta.reshape(n, -1).cpu().float()
+        return theta.detach().reshape(n, -1).cpu().float()
 
 
-class _Bound:
-    """What `AdaptedPosterior` hands to the guidance: a posterior with its observations."""
+class _Bound(Denoiser):
+    """A posterior with its observations: it has draws of its own, and no denoised mean."""
 
     def __init__(self, posterior: SampledPosterior, x: Tensor):
         self.posterior, self.x, self.observations = posterior, x, len(x)
+        self.dim, self.noise, self.s_min, self.s_max = posterior.dim, "scalar", 1.0, 1.0
 
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        name = type(self.posterior.source).__name__
+        raise InputError(f"a {name} of sbi is no diffusion, so nothing can be denoised or guided")
 
-class _Resampling(Guidance):
-    name = "sir"
-
-    def __init__(self, change: PriorChange, settings: SIRSettings):
-        self.change, self.settings = change, settings
-
-    def draw(
-        self, denoiser: Any, n: int, sampler: Sampler, generator: Generator
-    ) -> tuple[Tensor, dict[str, Any]]:
-        kept, weights, copies = [], [], []
-        seeds = torch.randint(2**31, (denoiser.observations,), generator=generator).tolist()
-        for x, seed in zip(denoiser.x, seeds, strict=True):
-            pool = denoiser.posterior.sample((max(self.settings.pool, n),), x, seed=seed)
-            log_w = self.change.log_r(pool)
-            index = systematic(log_w, n, generator)
-            kept.append(denoiser.posterior.scales.theta.forward(pool[index]))
-            weights.append(log_w)
-            copies.append(n - len(index.unique()))
-        log_w = torch.stack(weights, 1)
-        ess = [metrics.ess(log_w[:, k]) for k in range(log_w.shape[1])]
-        return torch.stack(kept, 1), {"ess": ess, "duplicates": copies, "log_w": log_w}
+    def draws(self, n: int, generator: Generator) -> Tensor:
+        """Standardised draws of p(theta | x), with shape (n, K, d)."""
+        seed = int(torch.randint(2**31, (), generator=generator))
+        return self.posterior.scales.theta.forward(self.posterior.sample_batched((n,), self.x, seed=seed))
 
 
 def wrap(
@@ -195,8 +187,7 @@ def adapt_sampled(
     why = "this sbi posterior has no diffusion to guide, so its samples are weighted by q/p and resampled"
     if posterior.likelihood:
         why += "; sbi's build_posterior(prior=q) is exact here"
-    guidance = _Resampling(change, chosen)
-    return AdaptedPosterior(cast(Any, posterior), change, guidance, why, tuple(warnings))
+    return AdaptedPosterior(cast(Any, posterior), change, SIRGuidance(change, chosen), why, tuple(warnings))
 
 
 def _x_shape(source: Any) -> torch.Size | None:

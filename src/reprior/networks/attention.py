@@ -14,6 +14,8 @@ equals a dense transformer over [h_c, h_u] whose attention mask forbids given to
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
@@ -71,10 +73,12 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int, layers: int, heads: int, head_size: int, widening: int, raw_values: bool):
         super().__init__()
-        self.blocks = nn.ModuleList(
-            Block(width, heads, head_size, widening, raw_values) for _ in range(layers)
-        )
+        self.blocks = nn.ModuleList(Block(width, heads, head_size, widening, raw_values) for _ in range(layers))
         self.last = nn.LayerNorm(width)
+
+    def stack(self) -> list[Block]:
+        """The layers, in order."""
+        return [cast(Block, block) for block in self.blocks]
 
     def encode(self, h: Tensor, bias: Tensor | None) -> Memory:
         """Keys and values of the given tokens in every layer, each with shape (K, heads, T_c, head_size).
@@ -85,7 +89,7 @@ class Transformer(nn.Module):
         """
         memory: Memory = []
         spread = None if bias is None else bias[:, None, None, :]
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(self.stack()):
             q, k, v = block.project(h)
             memory.append((k, v))
             if i + 1 < len(self.blocks):
@@ -110,7 +114,7 @@ class Transformer(nn.Module):
         h = h + shift[..., 0, :]
         given = 0 if memory is None else memory[0][0].shape[-2]
         mask = _mask(h, given, pack, tokens, bias)
-        for i, block in enumerate(self.blocks):
+        for i, block in enumerate(self.stack()):
             q, k, v = block.project(h)
             if memory is not None:
                 k, v = (_before(old, own, packs) for old, own in zip(memory[i], (k, v), strict=True))

@@ -11,8 +11,9 @@ from torch import Generator, Tensor
 from reprior.diffusion.denoiser import NoiseKind
 from reprior.diffusion.schedule import VP
 from reprior.errors import InputError
+from reprior.networks.masks import MaskMix
 from reprior.networks.noise import NoiseLaw
-from reprior.networks.tokens import MaskMix, PaperTokens
+from reprior.networks.tokens import PaperTokens
 
 __all__ = ["PAPER_SIMFORMER", "SimformerSettings"]
 
@@ -72,9 +73,7 @@ class SimformerSettings:
     def __post_init__(self) -> None:
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"simformer {name} {getattr(self, name)!r} is unknown; allowed: {', '.join(allowed)}"
-                )
+                raise InputError(f"simformer {name} {getattr(self, name)!r} is unknown; allowed: {', '.join(allowed)}")
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise InputError(f"simformer {name} must be at least 1; got {getattr(self, name)}")
@@ -126,9 +125,7 @@ PAPER_SIMFORMER = SimformerSettings(
     heads=4,
     head_size=10,
     widening=3,
-    masks=MaskMix(
-        posterior=0.2, joint=0.2, likelihood=0.2, predictive=0.0, random=0.0, random_3=0.2, random_7=0.2
-    ),
+    masks=MaskMix(posterior=0.2, joint=0.2, likelihood=0.2, predictive=0.0, random=0.0, random_3=0.2, random_7=0.2),
     groups=1,
     repeats=1,
     absent=0.0,

@@ -171,13 +171,15 @@ class _Table:
         return u, width, h, energy
 
     def _evaluate(self, u: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """h (b, U) and sum_n D_n(u)^2 (U,) at delays u."""
         shape = amplitude(u, self.path.index)
         a = torch.from_numpy(shape * self.path.root)
-        rows = []
-        for b in self.b:
-            z = b * a
-            rows.append((torch.special.i0e(z.float()).log_() + z).sum(-1))  # i0e = I_0 exp(-z): float32 will do
-        return torch.stack(rows).numpy(), (shape**2).sum(-1)
+        parts = []
+        for b in torch.from_numpy(self.b).split(max(1, 30_000 // a.numel())):
+            z = b[:, None, None] * a
+            # i0e(z) = I_0(z) exp(-z): float32 is good enough for its logarithm, not for z.
+            parts.append((torch.special.i0e(z.float()).log_() + z).sum(-1))
+        return torch.cat(parts).numpy(), (shape**2).sum(-1)
 
     def _over_delays(self, v: float) -> np.ndarray:
         """log of the mean over u at each b, without the factor exp(-b^2 v energy_max / 4N)."""

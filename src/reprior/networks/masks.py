@@ -1,0 +1,94 @@
+"""Which variables are given, diffused or absent in training.
+
+A kind of mask is drawn by its share, then the states of all variables of (theta, x). Random masks keep the neighbours
+of a patch together half of the time, so that gaps in a series, whole tokens and single entries are all trained.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.errors import InputError
+from reprior.networks.tokens import ABSENT, DIFFUSED, GIVEN
+
+__all__ = ["MaskMix", "draw_states"]
+
+
+@dataclass(frozen=True)
+class MaskMix:
+    """How often each kind of conditioning is trained; the shares sum to one.
+
+    Attributes:
+        posterior: theta diffused, x given.
+        joint: all diffused.
+        likelihood: x diffused, theta given.
+        predictive: theta diffused; each x given with a probability that is itself uniform in [0, 1].
+        random: each variable given with a probability that is itself uniform in [0, 1].
+        random_3: each variable given with probability 0.3.
+        random_7: each variable given with probability 0.7.
+    """
+
+    posterior: float = 0.5
+    joint: float = 0.1
+    likelihood: float = 0.1
+    predictive: float = 0.2
+    random: float = 0.1
+    random_3: float = 0.0
+    random_7: float = 0.0
+
+    def __post_init__(self) -> None:
+        shares = self.shares()
+        if min(shares.values()) < 0 or not math.isclose(sum(shares.values()), 1, abs_tol=1e-6):
+            raise InputError(f"mask shares must be 0 or more and sum to 1; got {shares}")
+
+    def shares(self) -> dict[str, float]:
+        """The shares by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def pick(self, point: float) -> str:
+        """The name whose cumulated share covers ``point`` in [0, 1)."""
+        total, name = 0.0, "posterior"
+        for name, share in self.shares().items():
+            total += share
+            if share > 0 and point < total:
+                return name
+        return name
+
+
+def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, generator: Generator) -> Tensor:
+    """The state of every variable for one group of rows, with shape (d + m,).
+
+    Arguments:
+        name: a field of `MaskMix`.
+        absent: also leave out a random subset of x.
+    """
+    is_x = torch.arange(dim + x_dim) >= dim
+    if name == "posterior":
+        given = is_x
+    elif name == "joint":
+        given = torch.zeros_like(is_x)
+    elif name == "likelihood":
+        given = ~is_x
+    else:
+        share = {"random_3": 0.3, "random_7": 0.7}.get(name)
+        given = _subset(dim, x_dim, patch, share, generator)
+        given = given & is_x if name == "predictive" else given
+    states = torch.where(given, GIVEN, DIFFUSED)
+    if absent:
+        states = torch.where(is_x & _subset(dim, x_dim, patch, None, generator), ABSENT, states)
+    if not bool((states == DIFFUSED).any()):
+        states[int(torch.randint(dim, (), generator=generator))] = DIFFUSED
+    return states
+
+
+def _subset(dim: int, x_dim: int, patch: int, share: float | None, generator: Generator) -> Tensor:
+    # Half of the time neighbours in a patch stay together: gaps in a series, and whole tokens.
+    rate = float(torch.rand((), generator=generator)) if share is None else share
+    run = patch if float(torch.rand((), generator=generator)) < 0.5 else 1
+    theta = torch.rand(dim, generator=generator) < rate
+    x = (torch.rand(-(-x_dim // run), generator=generator) < rate).repeat_interleave(run)[:x_dim]
+    return torch.cat([theta, x])

@@ -1,0 +1,332 @@
+"""AdaptedPosterior: samples, evidence ratio, log-density, correction and what it warns of, against closed forms."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from exact import exact_posterior, gaussian_posterior
+from scipy import stats
+from torch import Tensor
+from torch.distributions import Independent, Laplace, MultivariateNormal, Uniform
+
+import reprior
+from reprior import metrics
+from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.training import Training
+from reprior.errors import InputError, SupportError
+from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.guidance import Guidance
+from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
+from reprior.guidance.quadratic import find_quadratic
+from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.guidance.transport import Transported
+from reprior.networks.ratio import RatioNetworkSettings
+
+C = 0.3
+POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=C, rho=0.4)
+TARGET = MultivariateNormal(torch.tensor([0.6, -0.2]), torch.tensor([[0.5, 0.2], [0.2, 0.4]]))
+FAR = MultivariateNormal(torch.tensor([3.0, 3.0]), 0.05 * torch.eye(2))
+X = torch.tensor([0.4, 0.2])
+SHORT = RatioSettings(
+    observations=64,
+    draws=32,
+    network=RatioNetworkSettings(width=16, layers=2),
+    training=Training(steps=20, batch=256, evaluate_every=20, ema=0.5),
+)
+
+
+def log_evidence(prior: MultivariateNormal, x: Tensor = X) -> float:
+    return float(MultivariateNormal(prior.loc, prior.covariance_matrix + C * torch.eye(2)).log_prob(x))
+
+
+class Half(Guidance):
+    """Deliberately wrong: guides half the way, to p r^(1/2)."""
+
+    name = "half"
+
+    def __init__(self, change):
+        self.quadratic = find_quadratic(change).scaled(0.5)
+
+    def guide(self, denoiser, generator):
+        return Transported(denoiser, self.quadratic)
+
+
+@pytest.fixture(scope="module")
+def adapted():
+    return reprior.adapt(POSTERIOR, TARGET, "transport")
+
+
+@pytest.fixture(scope="module")
+def wrong(adapted):
+    return replace(adapted, guidance=Half(adapted.change))
+
+
+# --- sampling --------------------------------------------------------------------------------------------------------
+
+
+def test_shapes_seeds_and_the_global_state(adapted):
+    theta = adapted.sample((3, 5), X, seed=1)
+    assert theta.shape == (3, 5, 2)
+    assert theta.dtype == torch.float32
+    assert torch.equal(theta.reshape(15, 2), adapted.sample((15,), X.unsqueeze(0), seed=1))
+    assert not torch.equal(theta, adapted.sample((3, 5), X, seed=2))
+    state = torch.get_rng_state()
+    adapted.sample((4,), X, seed=1)
+    assert torch.equal(state, torch.get_rng_state())
+    torch.manual_seed(0)
+    first = adapted.sample((4,), X)
+    torch.manual_seed(0)
+    assert torch.equal(first, adapted.sample((4,), X))  # without a seed, torch's own state rules
+
+
+@pytest.mark.parametrize("method", ["none", "transport", "rejuvenate", "anchor", "sir"])
+def test_batched_sampling(method):
+    x = torch.tensor([[0.4, 0.2], [-1.0, 0.5], [1.0, 1.0]])
+    settings = RejuvenateSettings(pool=4_000) if method == "rejuvenate" else None
+    theta, info = reprior.adapt(POSTERIOR, TARGET, method, settings).sample_batched((2, 1_000), x, seed=0, return_info=True)
+    assert theta.shape == (2, 1_000, 3, 2)
+    assert (info.n, info.observations, info.method) == (2_000, 3, method)
+    assert len(info.details["ess"]) == len(info.details["k_hat"]) == 3
+    for k in range(3):
+        exact = exact_posterior(PRIOR if method == "none" else TARGET, x[k], C)
+        gap = (theta[:, :, k].reshape(-1, 2).mean(0) - exact.mean) / exact.stddev
+        # 2,000 draws: standard error 0.022; pools and the anchor's 200 draws for the width add some.
+        assert float(gap.abs().max()) < 0.13, (k, gap)
+
+
+def test_sampler_is_the_base_s_own_unless_told(adapted):
+    other = Sampler(steps=5)
+    quick = reprior.adapt(replace(POSTERIOR, sampler=other), TARGET, "transport")
+    assert quick.sampler == other
+    assert torch.equal(quick.sample((9,), X, seed=0), adapted.sample((9,), X, seed=0, sampler=other))
+    assert not torch.equal(quick.sample((9,), X, seed=0), adapted.sample((9,), X, seed=0))
+
+
+def test_langevin_corrections_of_a_method_reach_the_sampler(monkeypatch):
+    used = []
+    adapted = reprior.adapt(POSTERIOR, TARGET, "priorguide", PriorGuideSettings(components=2, steps=2, corrections=3))
+    original = type(adapted.guidance).draw
+    monkeypatch.setattr(
+        type(adapted.guidance), "draw", lambda self, d, n, s, g: used.append(s.corrections) or original(self, d, n, s, g)
+    )
+    adapted.sample((5,), X, seed=0)
+    adapted.sample((5,), X, seed=0, sampler=Sampler(corrections=1))
+    assert used == [3, 1]
+
+
+def test_draws_outside_the_bounds_of_q_are_drawn_again():
+    box = Uniform(torch.tensor([0.0, -1.0]), torch.tensor([1.0, 1.0]))
+    theta, info = reprior.adapt(POSTERIOR, box, "none").sample((500,), X, seed=0, return_info=True)
+    assert float(theta[:, 0].min()) >= 0
+    assert float(theta[:, 0].max()) <= 1
+    exact = exact_posterior(PRIOR, X, C)
+    z = (torch.tensor([0.0, 1.0]) - exact.mean[0]) / exact.stddev[0]
+    inside = float(torch.special.ndtr(z[1]) - torch.special.ndtr(z[0]))
+    assert info.rejected == pytest.approx(1 - inside, abs=0.07)
+
+
+def test_observation_that_the_target_excludes():
+    box = reprior.adapt(POSTERIOR, Uniform(torch.full((2,), 1.9), torch.full((2,), 2.0)), "none")
+    with pytest.raises(InputError, match="nearly all draws fall outside the support of the target prior"):
+        box.sample((5,), torch.full((2,), -3.0), seed=0)
+
+
+def test_unusable_calls(adapted):
+    with pytest.raises(InputError, match="at least one sample; got"):
+        adapted.sample((0,), X)
+    with pytest.raises(InputError, match=r"x needs shape \(2,\) or \(K, 2\); got \(3,\)"):
+        adapted.sample((5,), torch.zeros(3))
+    with pytest.raises(InputError, match="one observation is needed here; got 2. Use sample_batched"):
+        adapted.sample((5,), torch.zeros(2, 2))
+    with pytest.raises(InputError, match="infinite entries"):
+        adapted.sample((5,), torch.tensor([0.0, torch.inf]))
+    with pytest.raises(InputError, match="nothing to predict"):
+        adapted.predict((5,), X)
+    with pytest.raises(InputError, match="correct='maybe' is unknown; allowed: no, resample, weights"):
+        adapted.sample((5,), X, correct="maybe")
+    with pytest.raises(InputError, match="adapt needs a reprior Posterior; got str"):
+        reprior.adapt("posterior", TARGET)  # pyright: ignore[reportArgumentType]
+
+
+# --- info and warnings -----------------------------------------------------------------------------------------------
+
+
+def test_equal_priors_change_nothing_and_say_so():
+    same = reprior.adapt(POSTERIOR, PRIOR)
+    assert same.method == "none"
+    assert same.why == "the target prior equals the prior, so nothing changes"
+    theta, info = same.sample((50,), X, seed=3, return_info=True)
+    assert torch.equal(theta, POSTERIOR.sample((50,), X, seed=3))
+    assert info.details["ess"] == pytest.approx(1.0)
+    assert info.warnings == ()
+    assert same.evidence_ratio(X)[0] == pytest.approx(1.0, abs=1e-5)
+    assert reprior.adapt(POSTERIOR, PRIOR, "nre").method == "none"  # nothing is trained either
+
+
+def test_collapsed_weights_warn(adapted):
+    _, fine = adapted.sample((100,), X, seed=0, return_info=True)
+    assert fine.warnings == ()
+    assert fine.details["ess"] > 0.3
+    far = reprior.adapt(POSTERIOR, FAR, "transport")
+    _, info = far.sample((100,), X, seed=0, return_info=True)
+    assert info.details["ess"] < 0.01
+    assert any("ESS/N of the prior-ratio weights is" in w and "hardly covered" in w for w in info.warnings)
+    assert "warning     ESS/N" in str(info)
+
+
+def test_heavy_tailed_weights_warn():
+    # Over N(m, 0.23) weights exp(k |theta - m|^2 ...) have Pareto tails: q wider than p by more than the posterior allows.
+    wide = MultivariateNormal(torch.zeros(1), torch.tensor([[25.0]]))
+    loose, _ = gaussian_posterior(dim=1, c=10.0)
+    _, info = reprior.adapt(loose, wide, "sir").sample((100,), torch.zeros(1), seed=0, return_info=True)
+    # The posterior is N(0, 0.91) and r = exp(+0.48 theta^2): P(r > t) falls like t^(-1/0.87).
+    assert info.details["k_hat"] > 0.7
+    assert any(f"Pareto k-hat of the prior-ratio weights is {info.details['k_hat']:.2f}" in w for w in info.warnings)
+
+
+def test_mass_outside_is_a_warning_once_accepted():
+    bounded, _ = gaussian_posterior(dim=2, c=C)
+    box = replace(bounded, prior=reprior.priors.as_prior(Uniform(torch.full((2,), -1.0), torch.full((2,), 1.0))))
+    wide = Uniform(torch.tensor([-1.0, -1.0]), torch.tensor([3.0, 1.0]))
+    with pytest.raises(SupportError, match="outside the support of the prior"):
+        reprior.adapt(box, wide, "none")
+    accepted = reprior.adapt(box, wide, "none", accept_outside=True)
+    assert accepted.warnings[0].endswith("% of the target prior's mass lies outside the prior's support and is left out")
+    _, info = accepted.sample((20,), torch.zeros(2), seed=0, return_info=True)
+    assert accepted.warnings[0] in info.warnings
+
+
+# --- evidence ratio and log-density ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [TARGET, MultivariateNormal(torch.zeros(2), 2 * torch.eye(2))], ids=["narrow", "wide"])
+def test_evidence_ratio_is_a_bayes_factor(target):
+    adapted = reprior.adapt(POSTERIOR, target, "none")
+    z, error = adapted.evidence_ratio(X, draws=20_000, seed=1)
+    exact = math.exp(log_evidence(target) - log_evidence(PRIOR))
+    assert 0 < error < 0.02 * exact
+    # Four standard errors, and 1 % for the sampler's own width.
+    assert z == pytest.approx(exact, abs=4 * error + 0.01 * exact)
+    assert adapted.evidence_ratio(X, draws=20_000, seed=1) == (z, error)
+
+
+def test_error_bar_of_the_evidence_ratio_is_its_spread_over_seeds(adapted):
+    found = [adapted.evidence_ratio(X, draws=400, seed=s) for s in range(60)]
+    spread = float(torch.tensor([z for z, _ in found]).std())
+    assert spread == pytest.approx(sum(e for _, e in found) / 60, rel=4 / math.sqrt(2 * 60))
+
+
+def test_log_prob_is_the_exact_log_density(adapted):
+    exact = exact_posterior(TARGET, X, C)
+    theta = exact.mean + exact.stddev * torch.tensor([[0.0, 0.0], [1.0, -1.0], [2.0, 0.5], [-1.5, -1.5]])
+    value = adapted.log_prob(theta.reshape(2, 2, 2), X)
+    assert value.shape == (2, 2)
+    # log Z carries the Monte Carlo error of 10,000 draws, some 1 %; the flow's own error is as large.
+    assert torch.allclose(value.flatten(), exact.log_prob(theta), atol=0.05)
+    gap = value.flatten() - exact.log_prob(theta)
+    assert float(gap.max() - gap.min()) < 0.02  # between points Z drops out
+
+
+def test_log_prob_knows_the_support_and_integrates_to_one():
+    box = Uniform(torch.tensor([0.0, -1.0]), torch.tensor([1.0, 1.0]))
+    adapted = reprior.adapt(POSTERIOR, box, "none")
+    a, b = torch.linspace(0.0125, 0.9875, 20), torch.linspace(-0.95, 0.95, 20)
+    grid = torch.stack(torch.meshgrid(a, b, indexing="ij"), -1)
+    total = float(adapted.log_prob(grid, X).exp().sum()) * 0.05 * 0.1
+    assert total == pytest.approx(1.0, abs=0.04)
+    assert float(adapted.log_prob(torch.tensor([-0.1, 0.0]), X)) == -torch.inf
+    with pytest.raises(InputError, match="theta needs 2 entries in its last axis"):
+        adapted.log_prob(torch.zeros(4, 3), X)
+
+
+def test_log_r_is_the_ratio_of_the_priors(adapted):
+    theta = torch.randn(6, 2, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(adapted.log_r(theta), TARGET.log_prob(theta) - PRIOR.log_prob(theta), atol=1e-4)
+
+
+# --- importance correction -------------------------------------------------------------------------------------------
+
+
+def test_weights_of_a_wrong_guidance_and_their_ess(wrong):
+    n = 1_500
+    theta, info = wrong.sample((n,), X, seed=0, correct="weights", return_info=True)
+    log_w = info.details["log_weights"]
+    assert log_w.shape == (n,)
+    # g = p r^(1/2) up to a constant, so the weights are r^(1/2).
+    half = wrong.change.log_r(theta) / 2
+    gap = log_w - half
+    assert float(gap.std()) < 0.02
+    assert info.details["correction_ess"] == pytest.approx(metrics.ess(half), rel=0.02)
+    weights = torch.softmax(log_w, 0).unsqueeze(-1)
+    exact = exact_posterior(TARGET, X, C)
+    before = float(((theta.mean(0) - exact.mean) / exact.stddev).abs().max())
+    after = float((((weights * theta).sum(0) - exact.mean) / exact.stddev).abs().max())
+    assert before > 0.3
+    assert after < 4 / math.sqrt(n * info.details["correction_ess"])
+
+
+def test_resampling_moves_a_wrong_guidance_to_the_target(wrong):
+    n = 2_000
+    plain = wrong.sample((n,), X, seed=0)
+    theta, info = wrong.sample((n,), X, seed=0, correct="resample", return_info=True)
+    exact = exact_posterior(TARGET, X, C)
+    assert float(((plain.mean(0) - exact.mean) / exact.stddev).abs().max()) > 0.3
+    ess = info.details["correction_ess"]
+    assert 0.5 < ess < 0.98
+    assert float(((theta.mean(0) - exact.mean) / exact.stddev).abs().max()) < 4 / math.sqrt(n * ess)
+    assert torch.allclose(theta.std(0), exact.stddev, rtol=0.1)
+    assert info.details["correction_duplicates"] == n - len(theta.unique(dim=0)) > 0
+    assert {tuple(row) for row in theta.tolist()} <= {tuple(row) for row in plain.tolist()}
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [("transport", None), ("anchor", None), ("nre", SHORT), ("wsm", SHORT), ("priorguide", PriorGuideSettings(2, 5))],
+)
+def test_correction_works_for_every_guidance_with_a_density(method, settings):
+    adapted = reprior.adapt(POSTERIOR, TARGET, method, settings)
+    theta, info = adapted.sample((200,), X, seed=0, sampler=Sampler(), correct="weights", return_info=True)
+    # The weights carry p r / g: their mean is Z, whatever g covers, within the error of 200 weights.
+    ess = info.details["correction_ess"]
+    assert 0 < ess <= 1
+    log_z = log_evidence(TARGET) - log_evidence(PRIOR)
+    found = float(torch.logsumexp(info.details["log_weights"], 0)) - math.log(200)
+    if method in ("transport", "anchor"):
+        assert ess > 0.98
+        assert found == pytest.approx(log_z, abs=0.05)
+    elif method != "priorguide":  # its Langevin corrections draw from another law than its ODE
+        assert found == pytest.approx(log_z, abs=0.05 + 4 * math.sqrt((1 / ess - 1) / 200))
+    assert bool(torch.isfinite(theta).all())
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "message"),
+    [
+        ("sir", None, "method 'sir' has no density of its own"),
+        ("rejuvenate", RejuvenateSettings(pool=200), "method 'rejuvenate' has no density of its own"),
+        ("priorguide_mc", MonteCarloSettings(5, 0), "method 'priorguide_mc' averages over fresh draws"),
+    ],
+)
+def test_methods_without_a_density_cannot_be_corrected(method, settings, message):
+    adapted = reprior.adapt(POSTERIOR, TARGET, method, settings)
+    with pytest.raises(InputError, match=message):
+        adapted.sample((10,), X, seed=0, correct="resample")
+
+
+# --- a prior without gradient ----------------------------------------------------------------------------------------
+
+
+def test_scipy_target_that_is_not_gaussian_goes_through_sir():
+    frozen = stats.multivariate_t([0.3, 0.3], [[0.5, 0.0], [0.0, 0.5]], df=4)
+    adapted = reprior.adapt(POSTERIOR, frozen)
+    assert adapted.method == "sir"
+    theta = adapted.sample((2_000,), X, seed=0)
+    base = exact_posterior(PRIOR, X, C)
+    pool = base.sample(torch.Size((40_000,)))
+    weights = torch.softmax(adapted.log_r(pool), 0).unsqueeze(-1)
+    assert torch.allclose(theta.mean(0), (weights * pool).sum(0), atol=5 * float(base.stddev.max()) / math.sqrt(2_000))
+    laplace = Independent(Laplace(torch.zeros(2), torch.ones(2)), 1)
+    assert reprior.adapt(POSTERIOR, laplace).method == "rejuvenate"

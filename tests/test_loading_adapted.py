@@ -1,0 +1,210 @@
+"""Every method survives a file: the same samples for the same seed, and a clear word where it cannot."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
+
+import reprior
+import reprior.ratio.from_samples
+from reprior import files, priors
+from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.training import Training
+from reprior.errors import FileFormatError, InputError
+from reprior.guidance.analytic import AnalyticSettings
+from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.importance import SIRSettings
+from reprior.guidance.methods import METHODS
+from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
+from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.networks.mlp import MLPBase, MLPSettings
+from reprior.networks.ratio import RatioNetworkSettings
+from reprior.posterior import Posterior, Scales
+from reprior.simulations import Simulations, Standardizer
+
+PRIOR = MultivariateNormal(torch.tensor([1.0, -1.0]), torch.diag(torch.tensor([4.0, 1.0])))
+TARGET = MultivariateNormal(torch.tensor([2.0, -1.0]), torch.diag(torch.tensor([1.0, 0.5])))
+X = torch.tensor([1.5, -0.8])
+LEARNED = RatioSettings(
+    observations=32,
+    draws=16,
+    network=RatioNetworkSettings(width=16, layers=2),
+    training=Training(steps=6, batch=128, evaluate_every=3, ema=0.5, validation=0.1),
+    sampler=Sampler(steps=6),
+)
+SETTINGS = {
+    **dict.fromkeys(("nre", "kliep", "pearson", "reverse_kl", "hellinger", "wsm"), LEARNED),
+    "rejuvenate": RejuvenateSettings(pool=300, steps=6),
+    "priorguide": PriorGuideSettings(components=3, steps=10, corrections=1),
+    "priorguide_mc": MonteCarloSettings(draws=20, corrections=1),
+    "sir": SIRSettings(pool=200),
+    "analytic": AnalyticSettings(0.5),
+}
+
+
+def simulate(n: int = 500) -> tuple[torch.Tensor, torch.Tensor]:
+    theta = priors.sample(PRIOR, n, 0)
+    return theta, theta + 0.5**0.5 * torch.randn(n, 2, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="module")
+def posterior() -> Posterior:
+    """An MLP base whose linear guess is fitted and whose network is not trained: for a file any weights will do."""
+    theta, x = simulate()
+    scales = Scales(Standardizer.fit(theta, robust=False), Standardizer.fit(x, robust=True, compress=True))
+    torch.manual_seed(0)
+    base = MLPBase(2, 2, MLPSettings(noise="full", width=8, blocks=1))
+    base.prepare(scales.theta.forward(theta), scales.x.forward(x))
+    torch.nn.init.normal_(base.out.weight, std=0.02)
+    names = ("mass", "spin")
+    simulations = Simulations(theta, x, PRIOR, names)
+    return Posterior(base.requires_grad_(False).eval(), scales, PRIOR, simulations, names, Sampler(steps=8))
+
+
+def draw(adapted) -> torch.Tensor:
+    return adapted.sample((20,), X, seed=4)
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name != "auto"])
+def test_the_same_samples_after_a_file(method, posterior, tmp_path):
+    adapted = reprior.adapt(posterior, TARGET, method, SETTINGS.get(method), seed=3)
+    loaded = reprior.load(adapted.save(tmp_path / method))
+    assert isinstance(loaded, reprior.AdaptedPosterior)
+    assert torch.equal(draw(loaded), draw(adapted))
+    assert (loaded.method, loaded.why, loaded.warnings) == (method, adapted.why, adapted.warnings)
+    assert loaded.sampler == adapted.sampler == Sampler(steps=8)
+    assert loaded.guidance.config() == adapted.guidance.config()
+    assert loaded.posterior.parameters == ("mass", "spin")
+    assert loaded.posterior.simulations is None
+    assert loaded.evidence_ratio(X, draws=50) == adapted.evidence_ratio(X, draws=50)
+    again = reprior.load(loaded.save(tmp_path / "again"))
+    assert isinstance(again, reprior.AdaptedPosterior)
+    assert torch.equal(draw(again), draw(adapted))
+
+
+def test_auto_is_saved_as_what_it_chose(posterior, tmp_path):
+    adapted = reprior.adapt(posterior, TARGET)
+    loaded = reprior.load(adapted.save(tmp_path / "a"))
+    assert isinstance(loaded, reprior.AdaptedPosterior)
+    assert loaded.method == adapted.method == "transport"
+    assert loaded.why == adapted.why
+    assert torch.equal(draw(loaded), draw(adapted))
+
+
+def test_mixture_target(posterior, tmp_path):
+    mixture = MixtureSameFamily(
+        Categorical(torch.tensor([0.3, 0.7])), MultivariateNormal(torch.eye(2), 0.5 * torch.eye(2).expand(2, 2, 2))
+    )
+    adapted = reprior.adapt(posterior, mixture, "transport")
+    loaded = reprior.load(adapted.save(tmp_path / "m"))
+    assert torch.equal(draw(loaded), draw(adapted))
+
+
+def test_target_known_by_samples(posterior, tmp_path, monkeypatch):
+    quick = Training(steps=6, batch=64, evaluate_every=3, ema=0.5)
+    learn = functools.partial(reprior.ratio.from_samples.learn_log_ratio, training=quick)
+    monkeypatch.setattr(reprior.ratio.from_samples, "learn_log_ratio", learn)
+    adapted = reprior.adapt(posterior, priors.sample(TARGET, 300, 5), "rejuvenate", SETTINGS["rejuvenate"])
+    loaded = reprior.load(adapted.save(tmp_path / "s"))
+    assert isinstance(loaded, reprior.AdaptedPosterior)
+    assert (loaded.change.kind, loaded.change.is_ratio) == ("samples", True)
+    assert torch.equal(draw(loaded), draw(adapted))
+    assert torch.equal(draw(reprior.load(loaded.save(tmp_path / "s2"))), draw(adapted))
+
+
+def test_callable_target_has_to_be_given_again(posterior, tmp_path):
+    def log_q(theta: torch.Tensor) -> torch.Tensor:
+        return TARGET.log_prob(theta)
+
+    adapted = reprior.adapt(posterior, log_q, "sir", SETTINGS["sir"])
+    path = adapted.save(tmp_path / "c")
+    with pytest.raises(InputError, match=r"could not hold the target prior .* load\(path, target=\.\.\.\) needs it"):
+        reprior.load(path)
+    assert torch.equal(draw(reprior.load(path, target=log_q)), draw(adapted))
+
+
+class Own:
+    """A prior of the user's own making."""
+
+    def __init__(self, law: Distribution):
+        self.law = law
+
+    def sample(self, shape):
+        return self.law.sample(shape)
+
+    def log_prob(self, theta):
+        return self.law.log_prob(theta)
+
+
+def test_prior_of_the_user_s_own_has_to_be_given_again(posterior, tmp_path):
+    own = replace(posterior, prior=Own(PRIOR))
+    adapted = reprior.adapt(own, Own(TARGET), "sir", SETTINGS["sir"])
+    path = adapted.save(tmp_path / "o")
+    with pytest.raises(InputError, match=r"could not hold the prior .* load\(path, prior=\.\.\.\) needs it"):
+        reprior.load(path)
+    with pytest.raises(InputError, match="could not hold the target prior"):
+        reprior.load(path, prior=Own(PRIOR))
+    assert torch.equal(draw(reprior.load(path, prior=Own(PRIOR), target=Own(TARGET))), draw(adapted))
+
+
+def test_simulations_go_with_it_where_asked(posterior, tmp_path):
+    adapted = reprior.adapt(posterior, TARGET, "transport")
+    loaded = reprior.load(adapted.save(tmp_path / "with", simulations=True))
+    assert isinstance(loaded, reprior.AdaptedPosterior)
+    assert loaded.posterior.simulations is not None
+    assert torch.equal(loaded.posterior.simulations.theta, posterior.simulations.theta)  # pyright: ignore
+
+
+def test_accepted_mass_outside_is_remembered(posterior, tmp_path):
+    low, high = torch.tensor([-20.0, -20.0]), torch.tensor([1.5, 20.0])
+    box = replace(posterior, prior=priors.as_prior(torch.distributions.Uniform(low, high)))
+    adapted = reprior.adapt(box, TARGET, "sir", SETTINGS["sir"], accept_outside=True)
+    loaded = reprior.load(adapted.save(tmp_path / "b"))
+    assert isinstance(loaded, reprior.AdaptedPosterior)
+    assert loaded.warnings == adapted.warnings
+    assert "lies outside the prior's support" in loaded.warnings[0]
+    assert loaded.change.outside == pytest.approx(adapted.change.outside, abs=0.02)
+    assert torch.equal(draw(loaded), draw(adapted))
+
+
+# --- files that are not what they say --------------------------------------------------------------------------------
+
+
+def rewritten(adapted, tmp_path, **changes):
+    file = files.read(adapted.save(tmp_path / "first"), "adapted")
+    meta = {k: v for k, v in {**file.meta, **changes}.items() if v != "gone"}
+    return files.write(tmp_path / "second", "adapted", file.tensors, meta)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method": "telepathy"}, "holds a method 'telepathy'; known: auto, transport"),
+        ({"why": "gone"}, "does not hold what its kind 'adapted' needs: 'why'"),
+        ({"guidance": {}}, "does not hold what its kind 'adapted' needs: 'settings'"),
+        ({"base": {"network": "mlp"}}, "does not hold what its kind 'adapted' needs"),
+    ],
+)
+def test_altered_files_are_refused(changes, message, posterior, tmp_path):
+    adapted = reprior.adapt(posterior, TARGET, "nre", LEARNED)
+    with pytest.raises(FileFormatError, match=message):
+        reprior.load(rewritten(adapted, tmp_path, **changes))
+
+
+def test_weights_that_do_not_fit_are_refused(posterior, tmp_path):
+    adapted = reprior.adapt(posterior, TARGET, "nre", LEARNED)
+    config = adapted.guidance.config()
+    with pytest.raises(FileFormatError, match="does not hold what its kind 'adapted' needs"):
+        reprior.load(rewritten(adapted, tmp_path, guidance={**config, "dim": 5}))
+
+
+def test_other_kinds_of_file_are_refused(posterior, tmp_path):
+    path = files.write(tmp_path / "other", "checkpoint", {}, {})
+    with pytest.raises(FileFormatError, match="holds 'checkpoint', but 'posterior' or 'adapted' is needed here"):
+        reprior.load(path)
+    with pytest.raises(FileNotFoundError):
+        reprior.load(tmp_path / "nothing")
