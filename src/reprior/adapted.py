@@ -255,10 +255,11 @@ class AdaptedPosterior:
             draws: base draws behind Z(x).
             seed: makes Z(x) repeatable.
         """
+        log_p = self.posterior.log_prob(theta, x, steps)
         log_r = self._log_r_draws(x, draws, seed).double()
         log_z = torch.logsumexp(log_r, 0) - math.log(draws)
         inside = torch.isfinite(priors.log_prob(self.posterior.prior, theta))
-        value = self.posterior.log_prob(theta, x, steps) + self.change.log_r(theta) - log_z.to(theta.dtype)
+        value = log_p + self.change.log_r(theta) - log_z.to(theta.dtype)
         return torch.where(inside, value, torch.full_like(value, -torch.inf))
 
     def sbi_params(self, seed: int = 0) -> dict[str, Any]:

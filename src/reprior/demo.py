@@ -123,12 +123,12 @@ def draw_picture(result: DemoResult, path: str | Path) -> Path:
     _contour(right, result.after, "#c8502d", f"after ({result.adapted.method}): C2ST {result.rows[1][3]}")
     right.set_title("and so does the posterior, with no new simulation", loc="left")
     names = result.posterior.parameters
-    for axis in (left, right):
+    for axis, corner in ((left, "upper right"), (right, "lower right")):
         axis.set_xlabel(names[0])
         axis.set_ylabel(names[1])
         axis.spines[["top", "right"]].set_visible(False)
         handles, labels = axis.get_legend_handles_labels()
-        axis.legend(handles, labels, frameon=False, loc="upper right", fontsize=9)
+        axis.legend(handles, labels, frameon=False, loc=corner, fontsize=9)
     figure.savefig(path, dpi=130)
     plt.close(figure)
     return path

@@ -44,11 +44,8 @@ def mixture_of(prior: Any) -> tuple[Tensor, Tensor, Tensor]:
         return torch.log_softmax(prior.mixture_distribution.logits.double(), -1), means, covs
     if isinstance(prior, td.MultivariateNormal):
         d = prior.event_shape[0]
-        return (
-            torch.zeros(1).double(),
-            prior.loc.double().reshape(-1, d),
-            prior.covariance_matrix.double().reshape(-1, d, d),
-        )
+        root = prior.scale_tril.double().reshape(-1, d, d)  # what a file holds: the same numbers after loading
+        return torch.zeros(1).double(), prior.loc.double().reshape(-1, d), root @ root.transpose(1, 2)
     if isinstance(prior, td.Independent) and isinstance(prior.base_dist, td.Normal):
         d = prior.event_shape[0]
         covs = torch.diag_embed(prior.base_dist.variance.double().reshape(-1, d))
