@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from scipy import stats
+from scipy import stats as scipy_stats
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal, Uniform
 
 import reprior.ratio.from_samples
@@ -17,6 +18,8 @@ from reprior.change import PriorChange, make_change, outside_fraction
 from reprior.diffusion.training import Training
 from reprior.errors import InputError, SupportError
 from reprior.simulations import Standardizer
+
+stats: Any = scipy_stats  # its annotations take numbers only
 
 SCALE = Standardizer(torch.tensor([1.0, -2.0]), torch.tensor([2.0, 0.5]))
 P = Independent(Normal(torch.tensor([1.0, -2.0]), torch.tensor([2.0, 0.5])), 1)

@@ -17,6 +17,7 @@ from reprior._version import __version__
 if TYPE_CHECKING:
     from reprior import metrics, priors, tasks
     from reprior.adapted import AdaptedPosterior, adapt
+    from reprior.diagnostics import Report, diagnose
     from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
     from reprior.diffusion.training import Training
     from reprior.errors import FileFormatError, InputError, RepriorError, SupportError
@@ -40,6 +41,7 @@ _HOMES = {
     "MLPSettings": "networks.mlp",
     "PAPER_SAMPLER": "diffusion.sampler",
     "Posterior": "posterior",
+    "Report": "diagnostics",
     "RepriorError": "errors",
     "Sampler": "diffusion.sampler",
     "SimformerSettings": "networks.simformer",
@@ -47,6 +49,7 @@ _HOMES = {
     "SupportError": "errors",
     "Training": "diffusion.training",
     "adapt": "adapted",
+    "diagnose": "diagnostics",
     "from_sbi": "integrations.sbi",
     "load": "loading",
     "simulate": "simulation",
@@ -63,6 +66,7 @@ __all__ = [
     "InputError",
     "MLPSettings",
     "Posterior",
+    "Report",
     "RepriorError",
     "Sampler",
     "SimformerSettings",
@@ -71,6 +75,7 @@ __all__ = [
     "Training",
     "__version__",
     "adapt",
+    "diagnose",
     "from_sbi",
     "load",
     "metrics",

@@ -88,9 +88,32 @@ def demo(
     console.print(table)
     for part, seconds in result.seconds.items():
         console.print(f"{part}: {seconds:.1f} s")
-    console.print(str(result.info), markup=False)
+    typer.echo(str(result.info))
     picture = draw_picture(result, out / "demo.png")
     console.print(f"picture: {picture}")
+    from reprior.diagnostics import diagnose
+
+    found = diagnose(result.adapted, x=result.x)
+    typer.echo(str(found))
+    console.print(f"report: {found.to_html(out / 'report.html')}")
+
+
+@app.command()
+def report(
+    adapted: Annotated[Path, typer.Argument(help="The file that AdaptedPosterior.save wrote.")],
+    x: Annotated[Path | None, typer.Option(help="The observation: a .npy or text file; typical ones if left out.")] = None,
+    simulations: Annotated[Path | None, typer.Option(help="Stored simulations, if saved apart.")] = None,
+    out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
+    seed: Annotated[int, typer.Option(help="Seed.")] = 0,
+    threads: Threads = 1,
+) -> None:
+    """Diagnose an adapted posterior: ok, caution or do not trust, with the reasons, as text and as one HTML file."""
+    _threads(threads)
+    from reprior.diagnostics import run_report
+
+    found = run_report(adapted, x, out, seed=seed, simulations=simulations)
+    typer.echo(str(found))
+    console.print(f"report: {out}")
 
 
 def run() -> None:

@@ -78,7 +78,9 @@ def test_components_are_read_in_any_form():
     plain = mixture_of(Independent(Normal(torch.tensor([1.0, 2.0]), torch.tensor([0.5, 2.0])), 1))
     assert torch.allclose(plain[2][0], torch.diag(torch.tensor([0.25, 4.0])).double())
     log_w, means, covs = mixture_of(
-        MixtureSameFamily(Categorical(torch.tensor([1.0, 3.0])), MultivariateNormal(torch.eye(2), torch.eye(2).expand(2, 2, 2)))
+        MixtureSameFamily(
+            Categorical(torch.tensor([1.0, 3.0])), MultivariateNormal(torch.eye(2), torch.eye(2).expand(2, 2, 2))
+        )
     )
     assert torch.allclose(log_w.exp(), torch.tensor([0.25, 0.75]).double())
     assert means.shape == (2, 2)

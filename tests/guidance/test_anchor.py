@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from exact import gaussian_posterior
-from scipy import stats
+from scipy import stats as scipy_stats
 from torch.distributions import Independent, Laplace, MultivariateNormal
 
 from reprior.change import make_change
@@ -15,6 +16,8 @@ from reprior.errors import InputError
 from reprior.guidance.anchor import AnchorGuidance, AnchorGuided, anchor_value, posterior_draws, precision_of
 from reprior.guidance.quadratic import find_quadratic
 from reprior.guidance.transport import Transported
+
+stats: Any = scipy_stats  # its annotations take numbers only
 
 POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=0.3, rho=0.4)
 SCALE = POSTERIOR.scales.theta

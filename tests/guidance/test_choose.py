@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from exact import exact_posterior, gaussian_posterior
-from scipy import stats
+from scipy import stats as scipy_stats
 from torch.distributions import Categorical, Independent, Laplace, MixtureSameFamily, MultivariateNormal, Uniform
 
 import reprior
@@ -19,12 +20,16 @@ from reprior.guidance.density_ratio import PAPER
 from reprior.guidance.methods import METHODS, settings_of
 from reprior.guidance.rejuvenate import RejuvenateSettings
 
+stats: Any = scipy_stats  # its annotations take numbers only
+
 FULL, PRIOR = gaussian_posterior(dim=2, c=0.3)
 SCALAR, _ = gaussian_posterior(dim=2, c=0.3, noise="scalar")
 SCALE = FULL.scales.theta
 NARROW = MultivariateNormal(torch.tensor([0.5, 0.0]), torch.diag(torch.tensor([0.3, 0.6])))
 WIDE = MultivariateNormal(torch.zeros(2), 3 * torch.eye(2))
-MIXTURE = MixtureSameFamily(Categorical(torch.ones(2)), MultivariateNormal(torch.eye(2), 0.3 * torch.eye(2).expand(2, 2, 2)))
+MIXTURE = MixtureSameFamily(
+    Categorical(torch.ones(2)), MultivariateNormal(torch.eye(2), 0.3 * torch.eye(2).expand(2, 2, 2))
+)
 LAPLACE = Independent(Laplace(torch.zeros(2), torch.full((2,), 0.5)), 1)
 FAR = Independent(Laplace(torch.full((2,), 5.0), torch.full((2,), 0.05)), 1)
 BOX = Uniform(torch.full((2,), 0.5), torch.full((2,), 0.55))
@@ -46,11 +51,26 @@ def chosen(posterior, target) -> tuple[str, str]:
         (FULL, MIXTURE, "transport", "a mixture of Gaussian changes that this base expresses exactly"),
         (SCALAR, NARROW, "rejuvenate", "not transport, as this change needs a base trained with noise='diagonal'"),
         (FULL, WIDE, "rejuvenate", "not transport, as q is wider than p"),
-        (FULL, LAPLACE, "rejuvenate", "one resampling step and a guided denoising need no training; not transport, as log"),
+        (
+            FULL,
+            LAPLACE,
+            "rejuvenate",
+            "one resampling step and a guided denoising need no training; not transport, as log",
+        ),
         (FULL, FAR, "rejuvenate", "resampling in tempered steps"),
         (FULL, FROZEN, "sir", "enough for importance resampling, and log q/p has no gradient"),
-        (FULL, blind_far, "nre", "too little to resample, and log q/p has no gradient to guide by: the ratio is learned"),
-        (FULL, BOX, "rejuvenate", "not transport, as most of the posterior lies outside the bounds of the target prior"),
+        (
+            FULL,
+            blind_far,
+            "nre",
+            "too little to resample, and log q/p has no gradient to guide by: the ratio is learned",
+        ),
+        (
+            FULL,
+            BOX,
+            "rejuvenate",
+            "not transport, as most of the posterior lies outside the bounds of the target prior",
+        ),
     ],
     ids=["gaussian", "mixture", "coarse", "wider", "laplace", "far", "frozen", "blind and far", "box"],
 )

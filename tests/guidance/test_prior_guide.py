@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from exact import exact_posterior, gaussian_posterior
-from scipy import stats
+from scipy import stats as scipy_stats
 from torch import Tensor
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal, Uniform
 
@@ -26,6 +27,8 @@ from reprior.guidance.prior_guide import (
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported
 from reprior.simulations import Standardizer
+
+stats: Any = scipy_stats  # its annotations take numbers only
 
 C = 0.3
 X = torch.tensor([[0.4, 0.2], [-1.0, 0.8]])

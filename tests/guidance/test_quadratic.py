@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from scipy import stats
-from torch.distributions import Categorical, Independent, Laplace, MixtureSameFamily, MultivariateNormal, Normal, Uniform
+from scipy import stats as scipy_stats
+from torch.distributions import (
+    Categorical,
+    Independent,
+    Laplace,
+    MixtureSameFamily,
+    MultivariateNormal,
+    Normal,
+    Uniform,
+)
 
 from reprior.change import PriorChange, make_change
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
 from reprior.simulations import Standardizer
+
+stats: Any = scipy_stats  # its annotations take numbers only
 
 UNIT = Standardizer(torch.zeros(2), torch.ones(2))
 P = MultivariateNormal(torch.tensor([1.0, -2.0]), torch.tensor([[4.0, 1.0], [1.0, 2.0]]))
 Q = MultivariateNormal(torch.tensor([2.0, -1.0]), torch.tensor([[1.0, -0.3], [-0.3, 0.5]]))
 
 
-def change(target, scale: Standardizer = UNIT, prior=P) -> PriorChange:
+def change(target, scale: Standardizer = UNIT, prior: Any = P) -> PriorChange:
     return make_change(prior, target, scale, seed=0)
 
 
@@ -130,6 +142,8 @@ def test_no_components_without_a_gaussian_mixture_over_a_gaussian():
     laplace = MixtureSameFamily(Categorical(torch.ones(2)), Independent(Laplace(torch.eye(2), torch.ones(2, 2)), 1))
     assert find_components(change(laplace)) is None
     assert find_components(change(Q)) is None
-    gauss = MixtureSameFamily(Categorical(torch.ones(2)), MultivariateNormal(torch.eye(2), torch.eye(2).expand(2, 2, 2)))
+    gauss = MixtureSameFamily(
+        Categorical(torch.ones(2)), MultivariateNormal(torch.eye(2), torch.eye(2).expand(2, 2, 2))
+    )
     wide = Independent(Laplace(torch.zeros(2), torch.full((2,), 3.0)), 1)
     assert find_components(change(gauss, prior=wide)) is None

@@ -245,9 +245,7 @@ def test_target_that_excludes_the_observation_is_an_error():
         guidance.draw(SMALL.condition(torch.full((1, 2), -2.0)), 10, Sampler(), generator())
 
 
-@pytest.mark.parametrize(
-    "bad", [{"pool": 99}, {"s0": -0.1}, {"steps": 1}, {"ess": 0.0}, {"ess": 1.0}, {"stages": 0}]
-)
+@pytest.mark.parametrize("bad", [{"pool": 99}, {"s0": -0.1}, {"steps": 1}, {"ess": 0.0}, {"ess": 1.0}, {"stages": 0}])
 def test_bad_settings_are_named(bad):
     with pytest.raises(InputError, match=r"rejuvenate needs pool >= 100.*got \{'pool'"):
         RejuvenateSettings(**bad)

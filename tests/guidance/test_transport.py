@@ -116,7 +116,9 @@ def test_entries_behind_the_parameters_keep_their_noise():
     quadratic = Quadratic(2 * torch.eye(2).double(), torch.tensor([0.5, 0.0]).double(), 0.0, 0.0)
     guided = Transported(POSTERIOR.condition(X), quadratic)
     assert guided.shape == "diagonal"
-    padded = Quadratic(torch.diag(torch.tensor([2.0, 2.0, 0.0])).double(), torch.tensor([0.5, 0.0, 0.0]).double(), 0.0, 0.0)
+    padded = Quadratic(
+        torch.diag(torch.tensor([2.0, 2.0, 0.0])).double(), torch.tensor([0.5, 0.0, 0.0]).double(), 0.0, 0.0
+    )
     z, s = torch.randn(5, 2, 3, generator=generator()), torch.tensor(0.7)
     assert torch.allclose(guided.mean(z, s), Transported(POSTERIOR.condition(X), padded).mean(z, s), atol=1e-6)
 
@@ -179,9 +181,7 @@ def test_mixture_has_the_right_shares_and_moments():
         shares = torch.softmax(torch.tensor([0.3, 0.7]).log() + evidence, 0)
         # Shares come from 4,000 base draws: relative error sqrt((1/ESS - 1)/4000), some 3 %.
         assert torch.allclose(torch.tensor(info.details["component_shares"][k]), shares, atol=0.03)
-        each = [
-            exact_posterior(MultivariateNormal(law.loc[j], law.covariance_matrix[j]), X[k], C) for j in range(2)
-        ]
+        each = [exact_posterior(MultivariateNormal(law.loc[j], law.covariance_matrix[j]), X[k], C) for j in range(2)]
         mean = sum(shares[j] * each[j].mean for j in range(2))
         second = sum(shares[j] * (each[j].variance + each[j].mean ** 2) for j in range(2))
         assert isinstance(mean, Tensor)
@@ -194,7 +194,7 @@ def test_mixture_has_the_right_shares_and_moments():
 
 def test_truncated_target_is_transported_and_cut():
     # q uniform on a box over a Gaussian p: log r is quadratic inside, draws outside are drawn again.
-    near, prior = gaussian_posterior(dim=1, c=0.05)
+    near, _ = gaussian_posterior(dim=1, c=0.05)
     box = Uniform(torch.tensor([0.3]), torch.tensor([0.9]))
     theta, info = reprior.adapt(near, box, "transport").sample((6_000,), torch.tensor([0.5]), seed=0, return_info=True)
     cut = Normal(0.5, math.sqrt(0.05))
@@ -239,7 +239,8 @@ def test_shift_beyond_the_trained_range_is_refused_with_the_reason():
 
 
 @pytest.mark.parametrize(
-    ("noise", "name", "needed"), [("scalar", "diagonal", "diagonal"), ("scalar", "full", "full"), ("diagonal", "full", "full")]
+    ("noise", "name", "needed"),
+    [("scalar", "diagonal", "diagonal"), ("scalar", "full", "full"), ("diagonal", "full", "full")],
 )
 def test_base_with_too_coarse_noise_is_refused(noise, name, needed):
     coarse, _ = gaussian_posterior(dim=3, c=C, noise=noise)

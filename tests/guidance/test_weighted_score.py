@@ -80,5 +80,10 @@ def test_what_it_says_and_what_it_needs(learned, pool):
 def test_joint_weights_work_too():
     joint = replace(SETTINGS, weights="joint", observations=10, draws=10, training=replace(SETTINGS.training, steps=3))
     guidance = learn_correction(POSTERIOR, CHANGE, joint, 0, progress=False)
-    assert bool(torch.isfinite(guidance.guide(POSTERIOR.condition(torch.ones(1, 1)), generator()).mean(
-        torch.zeros(3, 1, 1), torch.tensor(0.4))).all())
+    assert bool(
+        torch.isfinite(
+            guidance.guide(POSTERIOR.condition(torch.ones(1, 1)), generator()).mean(
+                torch.zeros(3, 1, 1), torch.tensor(0.4)
+            )
+        ).all()
+    )

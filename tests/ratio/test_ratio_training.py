@@ -182,7 +182,7 @@ def test_presets():
 @pytest.mark.parametrize("name", ["weights", "anchor", "time"])
 def test_unknown_settings_name_what_is_allowed(name):
     with pytest.raises(InputError, match=f"{name}='sometimes' is unknown; allowed: "):
-        RatioSettings(**{name: "sometimes"})
+        RatioSettings(**{name: "sometimes"})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize("values", [{"observations": 1}, {"draws": 0}])

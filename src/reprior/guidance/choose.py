@@ -13,7 +13,6 @@ import torch
 from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler
-from reprior.errors import InputError
 from reprior.guidance.guidance import chunked
 from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
 from reprior.posterior import Posterior
@@ -88,16 +87,12 @@ def _cuts(change: PriorChange, seed: int) -> bool:
 
 
 def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:
-    """Why transport refuses at a typical observation; empty if it does not."""
+    """Why transport refuses at most typical observations; empty if it does not."""
     if posterior.simulations is None:
         return ""
     generator = torch.Generator().manual_seed(seed)
     x = _typical(posterior, change, generator)
-    guidance = TransportGuidance(change, posterior.base.noise)
-    for quadratic in guidance.quadratics:
-        try:
-            guidance._component(posterior.condition(x), quadratic, generator)
-        except InputError as error:
-            text = str(error)
-            return text.split(": ", 1)[1].split(". ", 1)[0] if ": " in text else text
-    return ""
+    refused = TransportGuidance(change, posterior.base.noise).refused(posterior.condition(x), generator)
+    if len(refused) <= OBSERVATIONS / 2:  # the few are drawn by rejuvenation
+        return ""
+    return next(iter(refused.values())).split(": ", 1)[1].split(". ", 1)[0]

@@ -84,6 +84,10 @@ def build_guidance(
     if method == "auto":
         settings_of(method, settings)
         method, why = choose(posterior, change, seed)
+        if method == "transport":  # some observation may still be too wide for it
+            return TransportGuidance(
+                change, posterior.base.noise, RejuvenateGuidance(change, posterior.base.noise)
+            ), why
         chosen = settings if METHODS[method][0] is RatioSettings else None
         return build_guidance(method, posterior, change, chosen, seed, observed, progress)[0], why
     why = "asked for"

@@ -111,12 +111,14 @@ class TransportGuidance(Guidance):
     Arguments:
         change: the change of prior.
         noise: the noise the base was trained with.
+        fallback: draws for observations whose posterior is too wide for the noise that transport can start at; without
+            one they are refused.
     """
 
     name = "transport"
 
-    def __init__(self, change: PriorChange, noise: str):
-        self.change = change
+    def __init__(self, change: PriorChange, noise: str, fallback: Guidance | None = None):
+        self.change, self.fallback = change, fallback
         quadratics = quadratics_of(change)
         reason = why_not(quadratics, noise)
         if reason or quadratics is None:
@@ -126,31 +128,56 @@ class TransportGuidance(Guidance):
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         if len(self.quadratics) > 1:
             raise InputError("a mixture is drawn component by component; there is no single guided denoiser")
-        return self._component(denoiser, self.quadratics[0], generator)
+        refused = self.refused(denoiser, generator)
+        if refused:
+            raise InputError(next(iter(refused.values())))
+        return Transported(denoiser, self.quadratics[0])
 
-    def _component(self, denoiser: Denoiser, quadratic: Quadratic, generator: Generator) -> Denoiser:
-        moved = Transported(denoiser, quadratic)
-        width = float(posterior_draws(denoiser, generator)[..., : len(quadratic.h)].std(0).amax())
-        if moved.s_max < min(START * width, denoiser.s_max):
+    def refused(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
+        """The bound observations that transport cannot start at, each with the reason."""
+        draws = posterior_draws(denoiser, generator)
+        widths = draws[..., : len(self.quadratics[0].h)].std(0).amax(-1).tolist()
+        out = {}
+        for quadratic in self.quadratics:
+            start = min(denoiser.s_max, largest_noise(quadratic))
             lowest = float(torch.linalg.eigvalsh(quadratic.L).min())
             cause = (
                 f"q is wider than p (by curvature {lowest:.3g}), so the transported noise exists only"
                 if lowest < -1e-6
                 else "the shift is so large that the transported point stays in the trained range only"
             )
-            raise InputError(
-                f"transport cannot make this change of prior alone: {cause} below noise {moved.s_max:.3g}, and the "
-                f"posterior is {width:.3g} wide (standardised units). Use method='rejuvenate', which starts below that"
-            )
-        return moved
+            for k, width in enumerate(widths):
+                if start < min(START * width, denoiser.s_max):
+                    out[k] = (
+                        f"transport cannot make this change of prior alone: {cause} below noise {start:.3g}, and the "
+                        f"posterior is {width:.3g} wide (standardised units). Use method='rejuvenate', which starts "
+                        "below that"
+                    )
+        return out
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
-        if len(self.quadratics) == 1:
-            return super().draw(denoiser, n, sampler, generator)
+        refused = self.refused(denoiser, generator)
+        if refused and self.fallback is None:
+            raise InputError(next(iter(refused.values())))
+        theta, notes = self._transport(denoiser, n, sampler, generator)
+        for k in refused:
+            assert self.fallback is not None
+            theta[:, k] = self.fallback.draw(denoiser.select(k), n, sampler, generator)[0][:, 0]
+        return theta, {
+            **notes,
+            f"drawn_by_{self.fallback.name}": sorted(refused),
+        } if self.fallback and refused else notes
+
+    def _transport(
+        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        moved = [Transported(denoiser, q) for q in self.quadratics]
+        each = [chunked(m, n, sampler, generator) for m in moved]
+        if len(each) == 1:
+            return each[0], {}
         pool = chunked(denoiser, COMPONENT_DRAWS, sampler, generator)
         log_z = torch.stack([torch.logsumexp(q(pool), 0) for q in self.quadratics])  # (components, K)
         shares = torch.softmax(log_z, 0)
-        each = [chunked(self._component(denoiser, q, generator), n, sampler, generator) for q in self.quadratics]
         pick = torch.multinomial(shares.T.cpu(), n, replacement=True, generator=generator).T.to(pool.device)
         stacked = torch.stack(each)  # (components, n, K, D)
         index = pick[None, :, :, None].expand(1, -1, -1, stacked.shape[-1])

@@ -71,9 +71,7 @@ class RatioMLP(nn.Module):
         if settings.time == "fourier":
             self.register_buffer("frequencies", torch.randn(settings.time_features // 2))
         else:
-            self.register_buffer(
-                "frequencies", 0.35 * torch.arange(1, settings.time_features // 2 + 1).float()
-            )
+            self.register_buffer("frequencies", 0.35 * torch.arange(1, settings.time_features // 2 + 1).float())
 
     def time(self, s: Tensor) -> Tensor:
         """Time features of noise levels with shape (*, 1), with shape (*, time_features)."""

@@ -36,7 +36,7 @@ class RatioNetwork(nn.Module):
         self.net = nn.Sequential(*parts, nn.Linear(width, 1))
 
     def forward(self, theta: Tensor) -> Tensor:
-        u = self.scale.forward(theta).to(self.net[-1].weight.dtype)  # pyright: ignore[reportArgumentType]
+        u = self.scale.forward(theta).to(next(self.net.parameters()).dtype)
         return self.net(u)[..., 0].to(theta.dtype)
 
     def config(self) -> dict[str, Any]:
