@@ -77,7 +77,7 @@ def errors(guidance: Guidance) -> list[float]:
 
 @pytest.mark.parametrize("estimator", list(ESTIMATORS))
 def test_guidance_approaches_the_closed_form_as_training_grows(estimator, pool):
-    short = errors(learn_ratio(POSTERIOR, CHANGE, estimator, settings(50), 0, progress=False, pool=pool))
+    short = errors(learn_ratio(POSTERIOR, CHANGE, estimator, settings(10), 0, progress=False, pool=pool))
     long = errors(learn_ratio(POSTERIOR, CHANGE, estimator, settings(600), 0, progress=False, pool=pool))
     for level, before, after in zip(LEVELS, short, long, strict=True):
         assert after < 0.75 * before, (level, before, after)
