@@ -87,14 +87,11 @@ def mmd_closed_form(delta: float, s: float, d: int, h: float) -> float:
     return kernel(2.0, 0.0) + kernel(2 * s**2, 0.0) - 2 * kernel(1 + s**2, delta)
 
 
-@pytest.mark.parametrize(
-    ("delta", "s", "d", "h"), [(1.0, 1.0, 1, 0.7), (0.5, 1.5, 3, 2.0), (2.0, 0.5, 2, 1.0)]
-)
+@pytest.mark.parametrize(("delta", "s", "d", "h"), [(1.0, 1.0, 1, 0.7), (0.5, 1.5, 3, 2.0), (2.0, 0.5, 2, 1.0)])
 def test_mmd_matches_its_closed_form(delta: float, s: float, d: int, h: float):
     truth = mmd_closed_form(delta, s, d, h)
     estimates = [
-        metrics.mmd(normal(700, d, 2 * k, 0.0), normal(900, d, 2 * k + 1, delta, s), bandwidth=h)
-        for k in range(20)
+        metrics.mmd(normal(700, d, 2 * k, 0.0), normal(900, d, 2 * k + 1, delta, s), bandwidth=h) for k in range(20)
     ]
     # Unbiased: the mean of 20 estimates lies within 4 of its standard errors.
     error = np.std(estimates, ddof=1) / math.sqrt(20)

@@ -75,9 +75,7 @@ def same(a: Simulations, b: Simulations) -> bool:
 
 
 def run(simulator, executor: Executor | None = None, **settings) -> Simulations:
-    return simulate(
-        simulator, PRIOR, **{"n": 230, "chunk": 25, "progress": False, "executor": executor} | settings
-    )
+    return simulate(simulator, PRIOR, **{"n": 230, "chunk": 25, "progress": False, "executor": executor} | settings)
 
 
 def test_pairs_follow_prior_and_simulator():
@@ -102,9 +100,7 @@ def test_seed_decides_theta_and_noise():
     assert not torch.equal(sims.theta, run(seeded, seed=4).theta)
 
 
-@pytest.mark.parametrize(
-    ("simulator", "vectorised"), [(seeded, True), (unseeded, True), (one_at_a_time, False)]
-)
+@pytest.mark.parametrize(("simulator", "vectorised"), [(seeded, True), (unseeded, True), (one_at_a_time, False)])
 def test_threads_give_the_same_bits(simulator, vectorised: bool):
     here = run(simulator, vectorised=vectorised)
     with ThreadPoolExecutor(4) as executor:
@@ -134,13 +130,9 @@ def test_prior_and_simulator_do_not_share_a_random_state_across_threads():
 
 def test_processes_give_the_same_bits():
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(
-        1, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)
-    ) as executor:
+    with ProcessPoolExecutor(1, mp_context=context, initializer=torch.set_num_threads, initargs=(1,)) as executor:
         for simulator, vectorised in ((seeded, True), (unseeded, True), (one_at_a_time, False)):
-            assert same(
-                run(simulator, vectorised=vectorised), run(simulator, executor, vectorised=vectorised)
-            )
+            assert same(run(simulator, vectorised=vectorised), run(simulator, executor, vectorised=vectorised))
 
 
 def test_dask_gives_the_same_bits():
@@ -291,9 +283,7 @@ def test_a_failing_chunk_is_named_and_the_others_are_kept(tmp_path, threads: boo
 
     with ThreadPoolExecutor(2) as pool:
         executor = pool if threads else None
-        message = (
-            r"chunk 3 of 10, rows 75 to 99: ZeroDivisionError: no such universe \(9 finished chunks are kept"
-        )
+        message = r"chunk 3 of 10, rows 75 to 99: ZeroDivisionError: no such universe \(9 finished chunks are kept"
         with pytest.raises(SimulatorError, match=message) as caught:
             run(fragile, executor, folder=tmp_path)
         assert str(tmp_path) in str(caught.value)

@@ -175,9 +175,7 @@ def test_a_prior_of_ones_own_is_passed_again(tmp_path):
 
 
 def test_plain_standardizer_gives_mean_zero_and_deviation_one():
-    values = 1e4 + torch.tensor([1e-3, 50.0]) * torch.randn(
-        2000, 2, generator=torch.Generator().manual_seed(0)
-    )
+    values = 1e4 + torch.tensor([1e-3, 50.0]) * torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
     values[:, 0] -= 1e4
     standard = Standardizer.fit(values).forward(values)
     assert standard.mean(dim=0).abs().max() < 1e-4
@@ -231,9 +229,7 @@ def test_degenerate_columns_get_a_usable_scale(robust: bool):
 
 
 def test_compression_is_invertible_smooth_monotone_and_leaves_the_centre_alone():
-    fitted = Standardizer(
-        torch.tensor([2.0], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64), True
-    )
+    fitted = Standardizer(torch.tensor([2.0], dtype=torch.float64), torch.tensor([0.5], dtype=torch.float64), True)
     u = torch.cat([torch.linspace(-20, 20, 4001), torch.tensor([-1e12, -300.0, 300.0, 1e12])]).double()
     u = u.sort().values
     values = (2 + 0.5 * u)[:, None].requires_grad_()

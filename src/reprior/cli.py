@@ -101,7 +101,9 @@ def demo(
 @app.command()
 def report(
     adapted: Annotated[Path, typer.Argument(help="The file that AdaptedPosterior.save wrote.")],
-    x: Annotated[Path | None, typer.Option(help="The observation: a .npy or text file; typical ones if left out.")] = None,
+    x: Annotated[
+        Path | None, typer.Option(help="The observation: a .npy or text file; typical ones if left out.")
+    ] = None,
     simulations: Annotated[Path | None, typer.Option(help="Stored simulations, if saved apart.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,

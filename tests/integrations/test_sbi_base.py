@@ -54,9 +54,7 @@ def test_noise_beyond_the_trained_range(pair):
     posterior = pair[1]
     denoiser, lowest = posterior.condition(X[:1]), posterior.base.kernel.lowest / posterior.base.unit
     z = torch.randn(20, 1, 2, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(
-        denoiser.mean(z, torch.tensor(lowest / 10)), z, rtol=0, atol=10 * lowest**2 + 1e-6
-    )
+    torch.testing.assert_close(denoiser.mean(z, torch.tensor(lowest / 10)), z, rtol=0, atol=10 * lowest**2 + 1e-6)
     # Far out the mean is that of the posterior plus v z / s^2; what is left out is of order v / s_max^2 = .002.
     far = 3 * 12.0 * z
     gap = denoiser.mean(far, torch.tensor(36.0)) - expected(posterior, far, torch.tensor(36.0), X[:1])
@@ -86,7 +84,9 @@ def test_gradient_of_the_mean(pair):
     s = 0.7
     (row,) = torch.autograd.grad(posterior.condition(X[:1]).mean(z, torch.tensor(s))[..., 0].sum(), z)
     var = exact.moments(X[0])[1] / posterior.base.unit**2
-    torch.testing.assert_close(row[0, 0], torch.stack([var[0] / (var[0] + s**2), torch.tensor(0.0)]), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        row[0, 0], torch.stack([var[0] / (var[0] + s**2), torch.tensor(0.0)]), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_samples_and_log_density(pair):

@@ -20,7 +20,7 @@ BOX = BoxUniform(torch.tensor([-4.0, -6.0]), torch.tensor([6.0, 5.0]))
 class Bare:
     """A user's own prior: no support, no event shape."""
 
-    def sample(self, shape=torch.Size()):
+    def sample(self, shape=()):
         return Normal(torch.tensor(exact.CENTRE), torch.tensor(exact.SPREAD)).sample(shape)
 
     def log_prob(self, theta):
@@ -73,7 +73,10 @@ def test_training_priors(prior):
     ("target", "method"),
     [
         (BoxUniform(torch.tensor([-0.5, -1.0]), torch.tensor([1.0, 0.6])), "sir"),
-        ([Uniform(torch.tensor([-0.5]), torch.tensor([1.0])), Normal(torch.tensor([0.0]), torch.tensor([0.5]))], "auto"),
+        (
+            [Uniform(torch.tensor([-0.5]), torch.tensor([1.0])), Normal(torch.tensor([0.0]), torch.tensor([0.5]))],
+            "auto",
+        ),
         ([Gamma(torch.tensor([2.0]), torch.tensor([3.0])), Beta(torch.tensor([2.0]), torch.tensor([2.0]))], "auto"),
         (scipy.stats.multivariate_normal(mean=[0.5, 0.0], cov=[0.3, 0.2]), "sir"),
         (lambda theta: -theta.abs().sum(-1), "auto"),

@@ -16,9 +16,7 @@ def write(path, text):
 
 
 def test_csv_uses_the_named_columns_and_drops_flagged_rows(tmp_path):
-    path = write(
-        tmp_path / "a.csv", "t,f,quality,sector\n1.0,10.0,0,3\n2.0,,0,3\n3.0,12.0,8,3\n4.0,13.0,0,4\n"
-    )
+    path = write(tmp_path / "a.csv", "t,f,quality,sector\n1.0,10.0,0,3\n2.0,,0,3\n3.0,12.0,8,3\n4.0,13.0,0,4\n")
     curve = files.read(path, files.Columns(time="t", flux="f"), name="A")
     assert curve.time.tolist() == [1.0, 4.0]
     assert curve.flux.tolist() == [10.0, 13.0]
@@ -100,9 +98,7 @@ def test_download_stitches_normalised_sectors_and_says_when_there_are_none(monke
         curve.meta["SECTOR"] = number
         return curve
 
-    monkeypatch.setattr(
-        lightkurve, "search_lightcurve", lambda *a, **k: Found([sector(1, 50.0), sector(2, 80.0)])
-    )
+    monkeypatch.setattr(lightkurve, "search_lightcurve", lambda *a, **k: Found([sector(1, 50.0), sector(2, 80.0)]))
     curve = files.download("somewhere")
     np.testing.assert_allclose(curve.flux, [1, 1, 1.1, 0.9] * 2, rtol=1e-12)
     assert curve.sector.tolist() == [1] * 4 + [2] * 4

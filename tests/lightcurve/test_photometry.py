@@ -30,9 +30,7 @@ def test_rows_without_flux_with_a_flag_or_twice_are_dropped_and_the_rest_is_sort
 
 
 def test_a_series_with_no_usable_row_says_what_was_wrong():
-    with pytest.raises(
-        InputError, match=r"no usable cadence among 5 rows \(5 without a finite time and flux, 0 with"
-    ):
+    with pytest.raises(InputError, match=r"no usable cadence among 5 rows \(5 without a finite time and flux, 0 with"):
         ph.from_arrays(np.arange(5.0), np.full(5, np.nan), name="empty")
     with pytest.raises(InputError, match="5 with a quality flag"):
         ph.from_arrays(np.arange(5.0), np.ones(5), quality=1)

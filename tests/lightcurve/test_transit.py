@@ -92,9 +92,7 @@ def test_noise_has_the_standard_deviation_sigma_and_depends_on_the_seed_only():
 def test_unphysical_parameters_raise_or_give_nan_rows():
     theta = torch.tensor([MEAN, MEAN])
     theta[1, 0] = -0.01
-    with pytest.raises(
-        InputError, match=r"1 of 2 parameter sets are unphysical, first row 1: k=-0.01.*0 < k < 1"
-    ):
+    with pytest.raises(InputError, match=r"1 of 2 parameter sets are unphysical, first row 1: k=-0.01.*0 < k < 1"):
         TransitSimulator().simulate(theta, seed=0)
     x = TransitSimulator(unphysical="nan").simulate(theta, seed=0)
     assert torch.isfinite(x[0]).all()

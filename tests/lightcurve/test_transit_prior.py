@@ -34,11 +34,7 @@ def test_draws_are_physical_and_the_density_integrates_to_one(mirrored):
     assert bool((theta[:, 2] > 90).any()) == mirrored
     # E_g[p / g] = 1 under the Gaussian g; the weights are bounded by 2.02; 5 standard errors.
     draws = priors.sample(gaussian_prior(), 100_000, seed=1).double()
-    g = (
-        torch.distributions.Normal(torch.tensor(MEAN).double(), torch.tensor(STD).double())
-        .log_prob(draws)
-        .sum(-1)
-    )
+    g = torch.distributions.Normal(torch.tensor(MEAN).double(), torch.tensor(STD).double()).log_prob(draws).sum(-1)
     weight = (prior.log_prob(draws) - g).exp()
     assert float(weight.mean()) == pytest.approx(1.0, abs=5 * float(weight.std()) / np.sqrt(100_000))
     # For the truncated part alone the mass is exact: P(physical) from the normal tails and the triangle.

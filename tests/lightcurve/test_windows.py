@@ -66,9 +66,7 @@ def test_dips_are_found_within_their_stated_error(star):
     errors = []
     for _ in range(40):
         shift = rng.uniform(-0.001, 0.001)
-        curve = ph.from_arrays(
-            time, truth.transit(time - shift) + truth.noise * rng.standard_normal(len(time))
-        )
+        curve = ph.from_arrays(time, truth.transit(time - shift) + truth.noise * rng.standard_normal(len(time)))
         errors.append(find_dip(curve, 0.0, 0.13, 0.75) - shift)
     assert np.sqrt(np.mean(np.square(errors))) * 1440 < 1.4 * (1 + 4 / np.sqrt(80))
 
@@ -188,8 +186,6 @@ def test_targets_are_found_by_any_spelling_and_carry_their_sources():
     circular = a * (1 + e * np.sin(w)) / np.sqrt(1 - e**2)
     impact = a * np.cos(b) * (1 - e**2) / (1 + e * np.sin(w))
     assert target("gj-436").reference.a == pytest.approx(circular, abs=0.01)
-    assert target("gj-436").reference.inc == pytest.approx(
-        np.rad2deg(np.arccos(impact / circular)), abs=0.005
-    )
+    assert target("gj-436").reference.inc == pytest.approx(np.rad2deg(np.arccos(impact / circular)), abs=0.005)
     with pytest.raises(InputError, match="unknown target 'HD 1'; built in: wasp-39, wasp-126, gj-436"):
         target("HD 1")

@@ -163,9 +163,7 @@ def compare(name: str, regime: str, settings: Comparison, out: Path, tag: str = 
             seconds = time.process_time() - began
             exact = task.reference(x_k, settings.samples, regime, seed=k)
             errors = judge(theta, exact)
-            rows.append(
-                Row(name, regime, k, method, settings.steps, len(theta), *errors, adapting, seconds)
-            )
+            rows.append(Row(name, regime, k, method, settings.steps, len(theta), *errors, adapting, seconds))
     return rows
 
 

@@ -1,8 +1,8 @@
 """Diagnostics: can an adapted posterior be trusted?
 
-    report = reprior.diagnose(adapted, x=x_obs)
-    print(report)                      # verdict, reasons, every check
-    report.to_html("report.html")      # one file for a referee
+report = reprior.diagnose(adapted, x=x_obs)
+print(report)                      # verdict, reasons, every check
+report.to_html("report.html")      # one file for a referee
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
 from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
 from reprior.weights import share
 
-__all__ = ["Comparison", "agreement", "against_reweighted", "correction_ess", "weighted_c2st"]
+__all__ = ["Comparison", "against_reweighted", "agreement", "correction_ess", "weighted_c2st"]
 
 LEAST = 300.0  # effective samples on each side, for a classifier test that can be read
 CORRECTION_DRAWS = 300
@@ -54,9 +54,7 @@ class Comparison:
     note: str
 
 
-def weighted_c2st(
-    a: Tensor, log_wa: Tensor, b: Tensor, log_wb: Tensor, seed: int = 1, folds: int = 5
-) -> float:
+def weighted_c2st(a: Tensor, log_wa: Tensor, b: Tensor, log_wb: Tensor, seed: int = 1, folds: int = 5) -> float:
     """Classifier two-sample test of two weighted sets: `reprior.metrics.c2st_fast` with weights.
 
     Both classes weigh the same in all; the accuracy on held-out rows is weighted too.
@@ -81,7 +79,7 @@ def weighted_c2st(
     right, total = np.zeros(2), np.zeros(2)
     for train, test in StratifiedKFold(folds, shuffle=True, random_state=seed).split(data, labels):
         trees = HistGradientBoostingClassifier(
-            max_iter=60, max_leaf_nodes=15, early_stopping=False, random_state=seed
+            max_iter=60, max_leaf_nodes=15, early_stopping=cast(Any, False), random_state=seed
         )
         balanced = weight[train].copy()
         for side in (0, 1):

@@ -25,7 +25,7 @@ __all__ = ["calibration_figure", "corner_figure", "coverage_figure", "priors_fig
 
 BEFORE, AFTER, INK, GRID = "#9aa3ad", "#1f5f99", "#22272e", "#e3e6ea"
 MOST = 8  # parameters in a figure
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.edgecolor": "#8b949e",
@@ -82,9 +82,7 @@ def priors_figure(prior: Tensor, target: Tensor, names: tuple[str, ...], which: 
             low, high = np.quantile(both, [0.001, 0.999])
             bins = np.linspace(low, high, 45).tolist()
             ax.hist(prior[:, i].numpy(), bins, density=True, color=BEFORE, alpha=0.45, label="prior p")
-            ax.hist(
-                target[:, i].numpy(), bins, density=True, histtype="step", color=AFTER, lw=1.5, label="target q"
-            )
+            ax.hist(target[:, i].numpy(), bins, density=True, histtype="step", color=AFTER, lw=1.5, label="target q")
             ax.set_xlabel(names[i])
             ax.set_yticks([])
             ax.spines["left"].set_visible(False)
@@ -110,7 +108,7 @@ def corner_figure(scene: Scene, names: tuple[str, ...], which: list[int]) -> byt
     pad = 0.06 * np.maximum(high - low, 1e-9)
     span: Any = [(float(a), float(b)) for a, b in zip(low - pad, high + pad, strict=True)]
     d = len(which)
-    with rc_context({**STYLE, "axes.spines.top": True, "axes.spines.right": True}):
+    with rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True}):
         size = {1: 3.4, 2: 4.6, 3: 5.6, 4: 6.6}.get(d, 8.0)
         fig = Figure(figsize=(size, size))
         logging.getLogger().setLevel(max(logging.getLogger().level, logging.WARNING))
@@ -156,7 +154,8 @@ def calibration_figure(calibration: Calibration, names: tuple[str, ...], which: 
         columns = min(4, d)
         rows = math.ceil(d / columns)
         fig = Figure(figsize=(8.2, 2.6 + 1.25 * rows), layout="constrained")
-        upper, lower = fig.subfigures(2, 1, height_ratios=[2.5, 1.25 * rows])
+        parts: Any = fig.subfigures(2, 1, height_ratios=[2.5, 1.25 * rows])
+        upper, lower = parts
         ax = upper.subplots(1, 1)
         colors = colormaps["viridis"](np.linspace(0.1, 0.8, d))
         for color, i in zip(colors, which, strict=True):

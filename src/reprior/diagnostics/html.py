@@ -62,7 +62,7 @@ def _row(one: Any) -> dict[str, str]:
         "title": one.title,
         "meaning": one.meaning,
         "note": one.note,
-        "value": short(one.value) if not math.isnan(one.value) else "–",
+        "value": short(one.value) if not math.isnan(one.value) else "-",
         "threshold": one.threshold,
         "outcome": one.outcome,
         "word": WORDS[one.outcome],

@@ -149,9 +149,7 @@ def diagnose(
         calibration: one made before by `calibrate` for this adapted posterior, to be used again.
     """
     if not isinstance(adapted, AdaptedPosterior):
-        raise InputError(
-            f"diagnose needs an adapted posterior, from reprior.adapt; got {type(adapted).__name__}"
-        )
+        raise InputError(f"diagnose needs an adapted posterior, from reprior.adapt; got {type(adapted).__name__}")
     settings = settings or DiagnoseSettings()
     began = time.monotonic()
     observations = (
@@ -209,9 +207,7 @@ def _support(adapted: AdaptedPosterior, lines: Thresholds) -> Check:
     return check("support", outside, lines)
 
 
-def _distance(
-    adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int
-) -> Check:
+def _distance(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int) -> Check:
     if adapted.posterior.simulations is None:
         return skipped("distance", "the posterior was saved without its simulations", lines)
     return check("distance", max(x_distance(adapted.posterior, s.x, seed) for s in scenes), lines)

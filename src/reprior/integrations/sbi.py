@@ -99,9 +99,7 @@ def to_sbi(posterior: Posterior) -> VectorFieldPosterior:
     if not isinstance(posterior, Posterior) or not isinstance(posterior.base, SbiBase):
         raise InputError("to_sbi takes a posterior that from_sbi made")
     flow = posterior.base.kernel.kind == "flow"
-    return VectorFieldPosterior(
-        posterior.base.to_estimator(), posterior.prior, sample_with="ode" if flow else "sde"
-    )
+    return VectorFieldPosterior(posterior.base.to_estimator(), posterior.prior, sample_with="ode" if flow else "sde")
 
 
 def adapt_sbi(

@@ -59,7 +59,9 @@ class SbiGuide:
 
     def __init__(self, adapted: AdaptedPosterior, seed: int = 0):
         if not isinstance(adapted.posterior.base, SbiBase):
-            raise InputError("sbi_params needs a posterior that came from sbi: reprior.from_sbi(sbi_posterior, theta, x)")
+            raise InputError(
+                "sbi_params needs a posterior that came from sbi: reprior.from_sbi(sbi_posterior, theta, x)"
+            )
         self.adapted, self.seed = adapted, seed
         self.base: SbiBase = adapted.posterior.base
         self._x: Tensor | None = None
@@ -229,7 +231,7 @@ def register() -> None:
             return original(self, *args, **kwargs)
         return _sample(original, self, call)
 
-    sample.reprior_guard = True  # pyright: ignore[reportFunctionMemberAccess]
+    sample.reprior_guard = True  # pyright: ignore[reportFunctionMemberAccess, reportAttributeAccessIssue]
     VectorFieldPosterior.sample = sample
 
 

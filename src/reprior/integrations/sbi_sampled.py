@@ -192,7 +192,7 @@ def adapt_sampled(
 
 def _x_shape(source: Any) -> torch.Size | None:
     """The shape of one observation, from the estimator inside an sbi posterior; None where it is not told."""
-    potential = getattr(source, "potential_fn", None)
+    potential: Any = getattr(source, "potential_fn", None)
     if hasattr(potential, "likelihood_estimator"):
         return torch.Size(potential.likelihood_estimator.input_shape)
     for holder, name in ((source, "posterior_estimator"), (potential, "ratio_estimator")):

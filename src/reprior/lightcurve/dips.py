@@ -92,8 +92,7 @@ def refine(curve: LightCurve, ephemeris: Ephemeris, search: float) -> Ephemeris:
         search: how far from the predicted times to look, in days.
     """
     distance = {
-        int(s): float(np.abs(curve.time[curve.sector == s] - ephemeris.epoch).min())
-        for s in np.unique(curve.sector)
+        int(s): float(np.abs(curve.time[curve.sector == s] - ephemeris.epoch).min()) for s in np.unique(curve.sector)
     }
     found: list[float] = []
     for sector in sorted(distance, key=distance.__getitem__):

@@ -84,9 +84,7 @@ def read_fits(path: str | Path, name: str = "") -> LightCurve:
     try:
         curve = lightkurve.read(str(path), quality_bitmask="none")
     except (OSError, lightkurve.utils.LightkurveError) as error:
-        raise FileFormatError(
-            f"{path} is not a FITS light curve that lightkurve can read: {error}"
-        ) from error
+        raise FileFormatError(f"{path} is not a FITS light curve that lightkurve can read: {error}") from error
     return from_lightkurve(curve, name or path.stem)
 
 

@@ -53,9 +53,7 @@ class Ephemeris:
         if not (np.isfinite(self.period) and self.period > 0 and np.isfinite(self.epoch)):
             raise InputError(f"period must be > 0 and epoch finite; got {self.period} and {self.epoch}")
         if not 0 < self.duration < self.period / 2:
-            raise InputError(
-                f"duration must lie between 0 and period/2 = {self.period / 2:.5g} d; got {self.duration}"
-            )
+            raise InputError(f"duration must lie between 0 and period/2 = {self.period / 2:.5g} d; got {self.duration}")
 
     def cycle(self, time: ArrayLike) -> NDArray[np.int64]:
         """The number n of the transit nearest to each time."""
@@ -102,9 +100,7 @@ class Search:
         if not self.durations or not 0 < min(self.durations) <= max(self.durations) < self.shortest:
             raise InputError(f"durations must lie between 0 and the shortest period; got {self.durations}")
         if not 0 < self.bin_width <= min(self.durations) / 2:
-            raise InputError(
-                f"bin_width must be > 0 and at most half the shortest duration; got {self.bin_width}"
-            )
+            raise InputError(f"bin_width must be > 0 and at most half the shortest duration; got {self.bin_width}")
         if not (self.snr > 0 and 0.85 <= self.keep < 1):
             raise InputError(f"snr must be > 0 and keep in [0.85, 1); got {self.snr} and {self.keep}")
 

@@ -78,9 +78,7 @@ class LightCurve:
         n = len(self.time)
         for field in ("time", "flux", "flux_err", "sector"):
             if getattr(self, field).shape != (n,):
-                raise InputError(
-                    f"{field} must have shape ({n},), like time; got {getattr(self, field).shape}"
-                )
+                raise InputError(f"{field} must have shape ({n},), like time; got {getattr(self, field).shape}")
         if n == 0:
             raise InputError(f"{self.name}: the light curve holds no cadence")
         if not (np.isfinite(self.time).all() and np.isfinite(self.flux).all()):
@@ -126,12 +124,8 @@ def from_arrays(
     """
     t, f = np.asarray(time, dtype=float), np.asarray(flux, dtype=float)
     if t.ndim != 1 or t.shape != f.shape:
-        raise InputError(
-            f"{name}: time and flux must be 1-D of one length; got shapes {t.shape} and {f.shape}"
-        )
-    err, flag, block = (
-        np.broadcast_to(np.asarray(v, dtype=float), t.shape) for v in (flux_err, quality, sector)
-    )
+        raise InputError(f"{name}: time and flux must be 1-D of one length; got shapes {t.shape} and {f.shape}")
+    err, flag, block = (np.broadcast_to(np.asarray(v, dtype=float), t.shape) for v in (flux_err, quality, sector))
     finite, good = np.isfinite(t) & np.isfinite(f), flag == 0
     rows = np.flatnonzero(finite & good)
     if len(rows) == 0:
@@ -149,12 +143,9 @@ def stitch(curves: list[LightCurve]) -> LightCurve:
         raise InputError("stitch needs at least one light curve; got an empty list")
     levels = [float(np.median(curve.flux)) for curve in curves]
     if max(levels) > 1.05 * min(levels):
-        raise InputError(
-            f"median fluxes differ ({', '.join(f'{v:.5g}' for v in levels)}): normalise each curve first"
-        )
+        raise InputError(f"median fluxes differ ({', '.join(f'{v:.5g}' for v in levels)}): normalise each curve first")
     time, flux, err, sector = (
-        np.concatenate([getattr(curve, field) for curve in curves])
-        for field in ("time", "flux", "flux_err", "sector")
+        np.concatenate([getattr(curve, field) for curve in curves]) for field in ("time", "flux", "flux_err", "sector")
     )
     return from_arrays(time, flux, err, 0, sector, curves[0].name)
 
@@ -166,9 +157,7 @@ def normalise(curve: LightCurve) -> LightCurve:
         rows = curve.sector == sector
         level[rows] = np.median(curve.flux[rows])
         if not level[rows][0] > 0:
-            raise InputError(
-                f"{curve.name}, sector {sector}: the median flux must be > 0; got {level[rows][0]:.5g}"
-            )
+            raise InputError(f"{curve.name}, sector {sector}: the median flux must be > 0; got {level[rows][0]:.5g}")
     return replace(curve, flux=curve.flux / level, flux_err=curve.flux_err / level)
 
 
@@ -233,9 +222,7 @@ def _running_quantile(curve: LightCurve, window: float, q: float) -> Array:
     for sector in np.unique(curve.sector):
         rows = curve.sector == sector
         days = pandas.to_timedelta(curve.time[rows] - curve.time[0], unit="D")
-        rolling = pandas.Series(curve.flux[rows], index=days).rolling(
-            pandas.Timedelta(window, unit="D"), center=True
-        )
+        rolling = pandas.Series(curve.flux[rows], index=days).rolling(pandas.Timedelta(window, unit="D"), center=True)
         out[rows] = (rolling.median() if q == 0.5 else rolling.quantile(q)).to_numpy()
     return out
 

@@ -78,9 +78,7 @@ class TransitSimulator:
         good = physical(theta)
         if self.unphysical == "raise" and not bool(good.all()):
             row = int((~good).nonzero()[0])
-            values = ", ".join(
-                f"{name}={float(v):.4g}" for name, v in zip(PARAMETERS, theta[row], strict=True)
-            )
+            values = ", ".join(f"{name}={float(v):.4g}" for name, v in zip(PARAMETERS, theta[row], strict=True))
             raise InputError(
                 f"{int((~good).sum())} of {len(theta)} parameter sets are unphysical, first row {row}: "
                 f"{values}. The limits are 0 < k < 1, a > 1, 0 < inc < 180, P > 0, sigma > 0, u1 >= 0, "

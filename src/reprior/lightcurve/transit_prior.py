@@ -160,9 +160,7 @@ class TransitPrior(td.Distribution):
 
 def _check(theta: Tensor) -> None:
     if theta.ndim < 1 or theta.shape[-1] != len(PARAMETERS):
-        raise InputError(
-            f"theta must have shape (*, 8) for {', '.join(PARAMETERS)}; got {tuple(theta.shape)}"
-        )
+        raise InputError(f"theta must have shape (*, 8) for {', '.join(PARAMETERS)}; got {tuple(theta.shape)}")
 
 
 def _moments(mirrored: bool) -> tuple[float, list[float], list[float]]:

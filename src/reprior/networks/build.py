@@ -27,9 +27,7 @@ def default_settings(network: str) -> MLPSettings | SimformerSettings:
     raise InputError(f"network {network!r} is unknown; allowed: {', '.join(NETWORKS)}")
 
 
-def build(
-    dim: int, x_dim: int, settings: MLPSettings | SimformerSettings, embedding: nn.Module | None = None
-) -> Base:
+def build(dim: int, x_dim: int, settings: MLPSettings | SimformerSettings, embedding: nn.Module | None = None) -> Base:
     """A new base network.
 
     Arguments:
@@ -62,9 +60,7 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None = None, estimato
     settings = dict(config["settings"])
     if config["network"] == "mlp":
         if config["own_embedding"] and embedding is None:
-            raise InputError(
-                "this posterior uses your own embedding module: load(path, embedding=module) needs it"
-            )
+            raise InputError("this posterior uses your own embedding module: load(path, embedding=module) needs it")
         settings["embedding"] = Embedding(**settings["embedding"])
         settings["law"] = NoiseLaw(**settings["law"])
         own = embedding if config["own_embedding"] else None

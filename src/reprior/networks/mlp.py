@@ -45,9 +45,7 @@ class MLPSettings:
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.blocks < 1:
-            raise InputError(
-                f"an MLP needs width and blocks of at least 1; got {self.width} and {self.blocks}"
-            )
+            raise InputError(f"an MLP needs width and blocks of at least 1; got {self.width} and {self.blocks}")
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
 
 
@@ -178,13 +176,9 @@ class _BoundMLP(Denoiser):
         s = torch.as_tensor(s, dtype=z.dtype, device=z.device)
         levels = s if s.ndim > 0 else s.reshape(1)
         if levels.shape[-1] not in (1, self.dim):
-            raise InputError(
-                f"noise of shape {tuple(s.shape)} does not broadcast to z of shape {tuple(z.shape)}"
-            )
+            raise InputError(f"noise of shape {tuple(s.shape)} does not broadcast to z of shape {tuple(z.shape)}")
         if levels.shape[-1] > 1 and self.noise == "scalar":
-            raise InputError(
-                "this base was trained with noise='scalar'; one level per parameter needs 'diagonal'"
-            )
+            raise InputError("this base was trained with noise='scalar'; one level per parameter needs 'diagonal'")
         noise = Noise(levels / self.base.width)
         told = noise_features(Noise(levels) if self.noise == "scalar" else noise, self.noise, self.dim)
         return self.base.denoise(z, noise, told, self.code, self.centre)

@@ -99,9 +99,7 @@ class NoiseLaw:
         if not 0 < self.s_min < self.s_max:
             raise InputError(f"noise needs 0 < s_min < s_max; got {self.s_min} and {self.s_max}")
         if not self.log_std > 0 or not 0 <= self.isotropic <= 1:
-            raise InputError(
-                f"noise needs log_std > 0 and isotropic in [0, 1]; got {self.log_std}, {self.isotropic}"
-            )
+            raise InputError(f"noise needs log_std > 0 and isotropic in [0, 1]; got {self.log_std}, {self.isotropic}")
 
     def draw(self, n: int, width: Tensor, generator: Generator) -> tuple[Noise, Tensor]:
         """Noise for n training rows, in units of ``width`` per parameter.
