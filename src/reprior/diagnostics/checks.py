@@ -33,7 +33,9 @@ class Thresholds:
         reweighted: classifier accuracy, adapted against reweighted base samples; bad when high.
         agreement: classifier accuracy between two methods; bad when high.
         correction: ESS/N of the importance correction; bad when low.
-        base: classifier accuracy that the base's own error at x would give; bad when high.
+        behind: how many stored simulations carry the base posterior at x; bad when low.
+        leftover: the shift that the base misses at x, in standard deviations of the adapted posterior; bad when high.
+        sampling: the share of adapted draws that is finite and inside the support; bad when low.
     """
 
     support: tuple[float, float] = (0.001, 0.2)
@@ -46,7 +48,9 @@ class Thresholds:
     reweighted: tuple[float, float] = (0.57, 0.65)
     agreement: tuple[float, float] = (0.57, 0.65)
     correction: tuple[float, float] = (0.5, 0.1)
-    base: tuple[float, float] = (0.58, 0.68)
+    behind: tuple[float, float] = (400.0, 50.0)
+    leftover: tuple[float, float] = (0.5, 1.0)
+    sampling: tuple[float, float] = (1.0, 0.99)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -59,7 +63,7 @@ class Thresholds:
                 )
 
 
-HIGH = ("support", "distance", "k_hat", "reweighted", "agreement", "base")
+HIGH = ("support", "distance", "k_hat", "reweighted", "agreement", "leftover")
 
 # name: (title, what the figure means)
 MEANINGS: dict[str, tuple[str, str]] = {
@@ -105,9 +109,19 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "Share of adapted samples that survives a reweighting to the exact target with the base's own densities. "
         "1: nothing to correct.",
     ),
-    "base": (
-        "Base posterior near this observation",
-        "Classifier accuracy that the base model's own error would give, learned from stored simulations. 0.5: none seen.",
+    "behind": (
+        "Simulations behind the base posterior",
+        "How many stored simulations lie where the base posterior is, beyond what a linear fit explains. Few: it is "
+        "narrower than they can resolve.",
+    ),
+    "leftover": (
+        "Information the base left in the data",
+        "How far a plain regression on the stored simulations would still move the posterior at x, in its standard "
+        "deviations.",
+    ),
+    "sampling": (
+        "Draws",
+        "Share of adapted samples that are finite and inside the support.",
     ),
 }
 

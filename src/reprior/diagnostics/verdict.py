@@ -20,9 +20,16 @@ from torch import Tensor
 from reprior import priors
 from reprior._version import __version__
 from reprior.adapted import AdaptedPosterior
+from reprior.diagnostics.base import LeftOver, find_left_over, simulations_behind
 from reprior.diagnostics.calibration import Calibration, calibrate
 from reprior.diagnostics.checks import Check, Thresholds, check, short, skipped
-from reprior.diagnostics.compare import Comparison, against_reweighted, agreement, correction_ess
+from reprior.diagnostics.compare import (
+    LARGEST_DIM,
+    Comparison,
+    against_reweighted,
+    agreement,
+    correction_ess,
+)
 from reprior.diagnostics.distance import x_distance
 from reprior.diagnostics.draws import Scene, make_scene, typical_x
 from reprior.errors import InputError
@@ -32,6 +39,7 @@ from reprior.weights import pareto_k, share
 __all__ = ["DiagnoseSettings", "Report", "diagnose"]
 
 VERDICTS = ("ok", "caution", "do not trust")
+LEAST_SIMULATIONS = 1_000  # for the checks of the base
 
 
 @dataclass(frozen=True)
@@ -192,6 +200,7 @@ def _checks(
     return (
         _support(adapted, lines),
         _distance(adapted, scenes, lines, seed),
+        *_base(adapted, scenes, lines, seed),
         *_weights(adapted, scenes, lines),
         _worst("correction", [correction_ess(adapted, s) for s in scenes], lines),
         _worst("reweighted", [_reweighted(adapted, s, seed) for s in scenes], lines),
@@ -211,6 +220,34 @@ def _distance(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thres
     if adapted.posterior.simulations is None:
         return skipped("distance", "the posterior was saved without its simulations", lines)
     return check("distance", max(x_distance(adapted.posterior, s.x, seed) for s in scenes), lines)
+
+
+def _base(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int) -> list[Check]:
+    """The base's own error at the observations."""
+    posterior = adapted.posterior
+    names = ("behind", "leftover")
+    if posterior.simulations is None:
+        return [skipped(name, "the posterior was saved without its simulations", lines) for name in names]
+    if len(posterior.simulations) < LEAST_SIMULATIONS:
+        why = f"{len(posterior.simulations)} stored simulations are too few to judge by"
+        return [skipped(name, why, lines) for name in names]
+    if posterior.dim > LARGEST_DIM:
+        first = skipped("behind", f"densities are dear beyond {LARGEST_DIM} parameters", lines)
+    else:
+        first = check("behind", min(simulations_behind(posterior, s.x, s.base) for s in scenes), lines)
+    left = find_left_over(posterior, seed)
+    worst = max((_missed(left, adapted, s) for s in scenes), key=lambda pair: pair[0])
+    note = "" if worst[0] == 0 else f"In {worst[1]}; held-out R² {float(left.r2.max()):.2g}."
+    return [first, check("leftover", worst[0], lines, note)]
+
+
+def _missed(left: LeftOver, adapted: AdaptedPosterior, scene: Scene) -> tuple[float, str]:
+    """The largest missed shift, in standard deviations of the adapted posterior, and its parameter."""
+    # A likelihood that is off by a shift moves the posterior by it times the variance, so the narrower one less.
+    narrower = (scene.adapted.std(0) / scene.base.std(0).clamp(min=1e-12)).clamp(max=2).double()
+    shift = (left.shift(adapted.posterior, scene.x) * narrower).abs()
+    i = int(shift.argmax())
+    return float(shift[i]), adapted.posterior.parameters[i]
 
 
 def _weights(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds) -> list[Check]:
