@@ -35,7 +35,7 @@ def draws(law, n: int, seed: int = 0) -> torch.Tensor:
 @pytest.fixture
 def short(monkeypatch):
     """Learns from samples in a second instead of a minute."""
-    quick = Training(steps=120, batch=512, learning_rate=3e-3, ema=0.95, evaluate_every=40)
+    quick = Training(steps=80, batch=256, learning_rate=3e-3, ema=0.95, evaluate_every=40)
     learn = functools.partial(reprior.ratio.from_samples.learn_log_ratio, training=quick)
     monkeypatch.setattr(reprior.ratio.from_samples, "learn_log_ratio", learn)
 

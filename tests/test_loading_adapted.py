@@ -93,6 +93,8 @@ def test_auto_is_saved_as_what_it_chose(posterior, tmp_path):
     assert loaded.method == adapted.method == "transport"
     assert loaded.why == adapted.why
     assert torch.equal(draw(loaded), draw(adapted))
+    assert loaded.guidance.config() == adapted.guidance.config() == {"fallback": "rejuvenate"}
+    assert type(loaded.guidance.fallback) is type(adapted.guidance.fallback)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_mixture_target(posterior, tmp_path):

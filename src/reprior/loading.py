@@ -19,6 +19,7 @@ from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, Rat
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.guidance.prior_guide import MixtureRatio, PriorGuide, PriorGuideSettings
+from reprior.guidance.transport import TransportGuidance
 from reprior.guidance.weighted_score import WeightedScoreGuidance
 from reprior.networks.build import rebuild
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
@@ -147,6 +148,9 @@ def _guidance(posterior: Posterior, change: PriorChange, tensors: dict[str, Tens
         return PriorGuide(change, PriorGuideSettings(**config["settings"]), mixture.requires_grad_(False))
     if method not in METHODS:
         raise FileFormatError(f"the file holds a method {method!r}; known: {', '.join(METHODS)}")
+    if method == "transport" and config.get("fallback"):
+        fallback = build_guidance(config["fallback"], posterior, change, None, seed=0)[0]
+        return TransportGuidance(change, posterior.base.noise, fallback)
     kind = METHODS[method][0]
     settings = kind(**config["settings"]) if kind is not None and "settings" in config else None
     return build_guidance(method, posterior, change, settings, seed=0)[0]

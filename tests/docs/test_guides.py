@@ -41,7 +41,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_sbi(folder):
     space = run_guide("sbi.md", folder)
-    # The exact posterior is known. A network of 60 epochs is off by some tenths of a sd (.1 was measured); the height without
+    # The exact posterior is known. A network of 30 epochs is off by some tenths of a sd (.1 was measured); the height without
     # the new prior is 2 sd away.
     exact, sd = space["exact"], space["sd"]
     for samples in (space["samples"], space["guided"]):

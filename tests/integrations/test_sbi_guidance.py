@@ -83,8 +83,8 @@ def test_every_kind_of_method(method):
 def test_prepared_once_and_not_trained(monkeypatch):
     source, changed = adapted("ve")
     calls = []
-    made = sbi_guidance._guided
-    monkeypatch.setattr(sbi_guidance, "_guided", lambda *a: calls.append(1) or made(*a))
+    made = sbi_guidance.guided_denoiser
+    monkeypatch.setattr(sbi_guidance, "guided_denoiser", lambda *a: calls.append(1) or made(*a))
     guided(source, changed, n=10, steps=30)
     assert len(calls) == 1
 

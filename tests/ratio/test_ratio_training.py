@@ -38,7 +38,7 @@ def settings(steps: int, anchor: str = "off", weights: str = "posterior") -> Rat
         training=Training(
             steps=steps,
             batch=1_024,
-            learning_rate=1e-2,
+            learning_rate=3e-3,
             ema=0.97,
             evaluate_every=min(steps, 200),
             patience=100,
@@ -77,13 +77,13 @@ def errors(guidance: Guidance) -> list[float]:
 
 @pytest.mark.parametrize("estimator", list(ESTIMATORS))
 def test_guidance_approaches_the_closed_form_as_training_grows(estimator, pool):
-    short = errors(learn_ratio(POSTERIOR, CHANGE, estimator, settings(10), 0, progress=False, pool=pool))
+    short = errors(learn_ratio(POSTERIOR, CHANGE, estimator, settings(50), 0, progress=False, pool=pool))
     long = errors(learn_ratio(POSTERIOR, CHANGE, estimator, settings(600), 0, progress=False, pool=pool))
     for level, before, after in zip(LEVELS, short, long, strict=True):
         assert after < 0.75 * before, (level, before, after)
-    # Measured: .09 to .12, .06 to .08 and .19 to .21 (Pearson .18, .11, .32, its loss weighs the largest ratios most). At
-    # noise 2 the finite pool of 256 x 128 draws is the limit, not the training.
-    bounds = (0.28, 0.2, 0.45) if estimator == "pearson" else (0.2, 0.15, 0.32)
+    # Measured: .6, .4, 1.2 to 1.4 after 50 steps; .11 to .14, .09 to .11, .2 after 600 (Pearson .23, .19, .3: its loss weighs
+    # the largest ratios most). At noise 2 the finite pool of 256 x 128 draws is the limit, not the training.
+    bounds = (0.35, 0.28, 0.45) if estimator == "pearson" else (0.22, 0.18, 0.32)
     assert all(error < bound for error, bound in zip(long, bounds, strict=True)), long
 
 

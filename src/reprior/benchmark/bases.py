@@ -5,7 +5,7 @@ A base file holds the network and its scales but not the simulations: they are m
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,7 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
     if path.exists():
         base = load(path)
         assert isinstance(base, Posterior)
-        return base.with_simulations(theta, x)
+        return replace(base.with_simulations(theta, x), sampler=spec.settings()[2])
     network, training, sampler = spec.settings()
     task = tasks.get(spec.task)
     checkpoint = path.with_suffix(".checkpoint.safetensors")
@@ -123,9 +123,7 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
         checkpoint=checkpoint,
         progress=progress,
     )
-    posterior = Posterior(
-        posterior.base, posterior.scales, posterior.prior, posterior.simulations, posterior.parameters, sampler
-    )
+    posterior = replace(posterior, sampler=sampler)
     posterior.save(path, simulations=False)
     checkpoint.unlink(missing_ok=True)
     return posterior

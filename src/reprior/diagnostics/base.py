@@ -17,6 +17,7 @@ and judged on others, finds what the base left in the data; at x it gives the sh
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -150,7 +151,7 @@ def _entries(posterior: Posterior, x: Tensor) -> Tensor:
     if u.shape[1] <= ENTRIES:
         return u
     blocks = torch.linspace(0, u.shape[1], ENTRIES + 1).long()
-    return torch.stack([u[:, a:b].mean(1) for a, b in zip(blocks[:-1], blocks[1:], strict=True)], 1)
+    return torch.stack([u[:, a:b].mean(1) for a, b in itertools.pairwise(blocks.tolist())], 1)
 
 
 def _features(entries: Tensor, knots: Tensor, ordered: Standardizer) -> Tensor:

@@ -39,7 +39,7 @@ from reprior.guidance.rejuvenate import RejuvenateGuidance
 
 __all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
 
-POOL = 1_000  # base draws behind each observation, for methods that resample a pool
+POOL = 400  # base draws behind each observation, for methods that resample a pool
 STEPS = 20
 
 
@@ -73,7 +73,7 @@ class Calibration:
 
 
 def calibrate(
-    adapted: AdaptedPosterior, pairs: int = 200, draws: int = 100, least: float = 50.0, seed: int = 0
+    adapted: AdaptedPosterior, pairs: int = 120, draws: int = 64, least: float = 50.0, seed: int = 0
 ) -> Calibration:
     """Calibrates an adapted posterior on stored pairs resampled towards q.
 
@@ -84,6 +84,8 @@ def calibrate(
         least: the least effective number of pairs; with fewer, nothing is said.
         seed: makes it repeatable.
     """
+    if pairs == 0:
+        return _none(math.nan, "it was left out by the settings")
     if pairs < 10 or draws < 10:
         raise InputError(f"calibration needs at least 10 pairs and 10 draws; got {pairs} and {draws}")
     began = time.monotonic()
@@ -100,7 +102,14 @@ def calibrate(
     rows, counts = systematic(log_r, pairs, generator).unique(return_counts=True)
     theta, x = simulations.theta[rows], simulations.x[rows]
     light = _lighter(adapted.guidance)
-    samples = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
+    try:
+        samples = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
+    except InputError as error:
+        return _none(effective, f"the method cannot draw at the stored observations: {error}")
+    fine = torch.isfinite(samples).all(-1).all(0)
+    if int(fine.sum()) < least:
+        return _none(effective, "the method gives draws that are not finite")
+    samples, theta, counts = samples[:, fine], theta[fine], counts[fine]
     u = ranks(samples, theta, generator)
     f = coverage(samples, theta, adapted.posterior.scales.theta.scale, generator)
     weights = counts.double()

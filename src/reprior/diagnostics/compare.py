@@ -39,6 +39,8 @@ __all__ = ["Comparison", "against_reweighted", "agreement", "correction_ess", "w
 
 LEAST = 300.0  # effective samples on each side, for a classifier test that can be read
 CORRECTION_DRAWS = 300
+OTHER_DRAWS = 1_000  # of the second method
+OTHER_POOL = 3_000
 LARGEST_DIM = 12  # beyond, the exact divergence is dear
 
 
@@ -101,13 +103,16 @@ def _levels(data: np.ndarray, levels: int = 128) -> np.ndarray:
     return np.stack(columns, axis=1).astype(np.float64)
 
 
-def against_reweighted(scene: Scene, seed: int) -> Comparison:
+def against_reweighted(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
     """Adapted samples against reweighted base samples, at q or, where needed, between p and q.
 
     Arguments:
-        scene: the samples.
+        adapted: the adapted posterior.
+        scene: the samples at x.
         seed: seed of the folds.
     """
+    if adapted.method == "sir":
+        return Comparison(math.nan, "importance resampling is reweighted base samples")
     for b in np.linspace(1.0, 0.1, 19).tolist():
         log_wa, log_wb = b * scene.log_r, (b - 1) * scene.log_r_adapted
         log_wa = log_wa.masked_fill(scene.log_r == -torch.inf, -torch.inf)
@@ -133,14 +138,14 @@ def partner(adapted: AdaptedPosterior, ess: float) -> tuple[Guidance | None, str
         return None, "the prior does not change"
     if not isinstance(own, RejuvenateGuidance):
         if change.differentiable:
-            return RejuvenateGuidance(change, noise, RejuvenateSettings(pool=5_000)), "rejuvenate"
+            return RejuvenateGuidance(change, noise, RejuvenateSettings(pool=OTHER_POOL)), "rejuvenate"
         if not isinstance(own, SIRGuidance) and ess * 20_000 > 1_000:
             return SIRGuidance(change, SIRSettings(pool=20_000)), "importance resampling"
         return None, "log q/p has no gradient and its weights are too uneven: no second method is cheap"
     quadratics = quadratics_of(change)
     if not why_not(quadratics, noise):
         return TransportGuidance(change, noise), "transport"
-    settings = replace(own.settings, pool=max(500, own.settings.pool // 2), ess=0.3, stages=24)
+    settings = replace(own.settings, pool=min(OTHER_POOL, own.settings.pool), ess=0.3, stages=24)
     return RejuvenateGuidance(change, noise, settings, own.learned), "rejuvenate in smaller steps"
 
 
@@ -156,20 +161,21 @@ def agreement(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
     if other is None:
         return Comparison(math.nan, name)
     generator = torch.Generator().manual_seed(seed)
-    n = len(scene.adapted)
+    mine = scene.adapted[:OTHER_DRAWS]
     try:
-        theta = draw_adapted(adapted, scene.x, n, adapted.sampler, generator, other)[:, 0]
+        theta = draw_adapted(adapted, scene.x, len(mine), adapted.sampler, generator, other)[:, 0]
     except InputError as error:
         return Comparison(math.nan, f"the second method ({name}) cannot make this change: {error}")
-    return Comparison(metrics.c2st_fast(theta, scene.adapted), f"Compared with {name}.")
+    return Comparison(metrics.c2st_fast(theta, mine), f"Compared with {name}.")
 
 
-def correction_ess(adapted: AdaptedPosterior, scene: Scene) -> Comparison:
+def correction_ess(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
     """ESS/N of the importance correction (`reprior.correction`) on some of the adapted samples.
 
     Arguments:
         adapted: the adapted posterior.
         scene: the samples at x.
+        seed: not used: the weights are a function of the samples.
     """
     if adapted.posterior.dim > LARGEST_DIM:
         return Comparison(math.nan, f"densities are dear beyond {LARGEST_DIM} parameters")
@@ -177,7 +183,7 @@ def correction_ess(adapted: AdaptedPosterior, scene: Scene) -> Comparison:
         return Comparison(math.nan, "nothing is guided")
     theta = scene.adapted[:CORRECTION_DRAWS]
     try:
-        log_w = importance_correction(adapted, theta, scene.x).double()
+        log_w: Tensor = importance_correction(adapted, theta, scene.x).double()
     except InputError:
         return Comparison(math.nan, f"method {adapted.method!r} has no density of its own")
     log_w = log_w.masked_fill(~(log_w < torch.inf), -torch.inf)  # NaN too

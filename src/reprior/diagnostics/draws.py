@@ -22,6 +22,8 @@ from reprior.ratio.pool import tempered_weights
 
 __all__ = ["Scene", "draw_adapted", "make_scene", "typical_x"]
 
+LEAST = 200  # adapted draws that a comparison needs
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -30,9 +32,11 @@ class Scene:
     Attributes:
         x: the observation, with shape (1, m).
         base: draws of p(theta | x), with shape (pool, d).
-        adapted: draws of the adapted posterior, with shape (n, d).
+        adapted: draws of the adapted posterior that are finite, with shape (n, d); none if it failed.
         log_r: log q/p of the base draws, with shape (pool,).
         log_r_adapted: log q/p of the adapted draws, with shape (n,).
+        finite: the share of adapted draws that were finite; 0 if it failed.
+        failed: why the method could not draw at all; empty if it could.
         seconds: the time it took to draw the adapted ones.
     """
 
@@ -41,7 +45,14 @@ class Scene:
     adapted: Tensor
     log_r: Tensor
     log_r_adapted: Tensor
+    finite: float
+    failed: str
     seconds: float
+
+    @property
+    def usable(self) -> bool:
+        """Whether there are enough adapted draws to compare with anything."""
+        return len(self.adapted) >= LEAST
 
 
 def draw_adapted(
@@ -86,10 +97,17 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
     base = chunked(adapted.posterior.condition(x), pool, adapted.sampler, generator)
     base = adapted.posterior.to_user(base)[:, 0]
     began = time.monotonic()
-    theta = draw_adapted(adapted, x, n, adapted.sampler, generator)[:, 0]
+    failed = ""
+    try:
+        theta = draw_adapted(adapted, x, n, adapted.sampler, generator)[:, 0]
+    except InputError as error:  # a method that cannot do this change says why
+        theta, failed = base[:0], str(error)
     seconds = time.monotonic() - began
+    fine = torch.isfinite(theta).all(-1)
+    theta = theta[fine]
     log_r = adapted.change.log_r(base).double()
-    return Scene(x, base, theta, log_r, adapted.change.log_r(theta).double(), seconds)
+    log_r_adapted = adapted.change.log_r(theta).double()
+    return Scene(x, base, theta, log_r, log_r_adapted, len(theta) / n, failed, seconds)
 
 
 def typical_x(posterior: Posterior, change: PriorChange, n: int, seed: int) -> Tensor:

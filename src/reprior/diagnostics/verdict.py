@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,10 +56,10 @@ class DiagnoseSettings:
     """
 
     draws: int = 2_000
-    pool: int = 6_000
+    pool: int = 5_000
     observations: int = 3
-    pairs: int = 200
-    ranks: int = 100
+    pairs: int = 120
+    ranks: int = 64
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
@@ -198,15 +198,28 @@ def _checks(
 ) -> tuple[Check, ...]:
     lines = settings.thresholds
     return (
+        _sampling(scenes, lines),
         _support(adapted, lines),
         _distance(adapted, scenes, lines, seed),
         *_base(adapted, scenes, lines, seed),
         *_weights(adapted, scenes, lines),
-        _worst("correction", [correction_ess(adapted, s) for s in scenes], lines),
-        _worst("reweighted", [_reweighted(adapted, s, seed) for s in scenes], lines),
-        _worst("agreement", [agreement(adapted, s, seed + 11) for s in scenes], lines),
+        _worst("correction", [_compare(correction_ess, adapted, s, seed) for s in scenes], lines),
+        _worst("reweighted", [_compare(against_reweighted, adapted, s, seed) for s in scenes], lines),
+        _worst("agreement", [_compare(agreement, adapted, s, seed + 11) for s in scenes], lines),
         *_calibration(calibration, lines),
     )
+
+
+def weight_of(name: str, method: str) -> str:
+    """The worst outcome that a check may have alone: "stop", "caution" or "pass" (for information)."""
+    if name == "pairs":
+        return "caution"
+    return "pass" if name == "k_hat" and method != "sir" else "stop"
+
+
+def _sampling(scenes: tuple[Scene, ...], lines: Thresholds) -> Check:
+    worst = min(scenes, key=lambda s: s.finite)
+    return check("sampling", worst.finite, lines, worst.failed)
 
 
 def _support(adapted: AdaptedPosterior, lines: Thresholds) -> Check:
@@ -236,6 +249,8 @@ def _base(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Threshold
     else:
         first = check("behind", min(simulations_behind(posterior, s.x, s.base) for s in scenes), lines)
     left = find_left_over(posterior, seed)
+    if not all(s.usable for s in scenes):
+        return [first, skipped("leftover", "there are too few adapted samples", lines)]
     worst = max((_missed(left, adapted, s) for s in scenes), key=lambda pair: pair[0])
     note = "" if worst[0] == 0 else f"In {worst[1]}; held-out R² {float(left.r2.max()):.2g}."
     return [first, check("leftover", worst[0], lines, note)]
@@ -257,16 +272,18 @@ def _weights(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresh
     if math.isnan(k_hat):
         tail = skipped("k_hat", "arviz-stats is not installed (it needs Python 3.11)", lines)
     else:
-        most = "stop" if adapted.method == "sir" else "pass"
+        most = weight_of("k_hat", adapted.method)
         told = "" if adapted.method == "sir" else "For information: this method does not average under the weights."
         tail = check("k_hat", k_hat, lines, told, most)
     return [check("ess", ess, lines, note), tail]
 
 
-def _reweighted(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
-    if adapted.method == "sir":
-        return Comparison(math.nan, "importance resampling is reweighted base samples")
-    return against_reweighted(scene, seed)
+def _compare(
+    what: Callable[[AdaptedPosterior, Scene, int], Comparison], adapted: AdaptedPosterior, scene: Scene, seed: int
+) -> Comparison:
+    if not scene.usable:
+        return Comparison(math.nan, "there are too few adapted samples")
+    return what(adapted, scene, seed)
 
 
 def _worst(name: str, found: list[Comparison], lines: Thresholds) -> Check:
@@ -280,6 +297,8 @@ def _worst(name: str, found: list[Comparison], lines: Thresholds) -> Check:
 
 
 def _calibration(calibration: Calibration, lines: Thresholds) -> list[Check]:
+    if math.isnan(calibration.effective):
+        return [skipped(name, calibration.why_not, lines) for name in ("pairs", "sbc", "tarp")]
     if calibration.why_not:
         pairs = check("pairs", calibration.effective, lines, "It cannot be calibrated.", most="caution")
         return [pairs, *(skipped(name, calibration.why_not, lines) for name in ("sbc", "tarp"))]

@@ -168,6 +168,9 @@ class TransportGuidance(Guidance):
             f"drawn_by_{self.fallback.name}": sorted(refused),
         } if self.fallback and refused else notes
 
+    def config(self) -> dict[str, Any]:
+        return {"fallback": "" if self.fallback is None else self.fallback.name}
+
     def _transport(
         self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
     ) -> tuple[Tensor, dict[str, Any]]:

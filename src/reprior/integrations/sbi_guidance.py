@@ -4,10 +4,8 @@ sbi builds a guidance object anew at every step and asks it for the score of the
 
     score_q(theta_t) = (m mean_q(z, s) - theta_t) / sigma^2,      z = theta_t / m,   s = sigma / m
 
-with mean_q the guided denoiser of the adapted posterior, made once per observation and kept in `SbiGuide`, which
-`adapted.sbi_params()` hands over. Methods that work on a pool of samples (rejuvenate, sir, mixtures by transport)
-have no guided denoiser; theirs is the empirical one of their own draws above the noise s0 at which they let go of the
-pool, E[theta_0 | z] = sum_i w_i theta_i with w_i ~ exp(-|z - theta_i|^2 / 2 s^2), and their guidance below.
+with mean_q the guided denoiser of the adapted posterior (`sbi_pool`), made once per observation and kept in `SbiGuide`,
+which `adapted.sbi_params()` hands over.
 
 Calls of ``sample`` with this method are guarded (any other call goes through untouched): ODE sampling, in which sbi
 drops guidance without a word, is done by reprior's own ODE sampler; rejection uses the support of q; and for several
@@ -30,21 +28,15 @@ from torch import Tensor
 
 from reprior import metrics
 from reprior.adapted import LOW_ESS, AdaptedPosterior
-from reprior.diffusion.denoiser import Denoiser, Wrapped
+from reprior.diffusion.denoiser import Denoiser
 from reprior.errors import InputError
-from reprior.guidance.anchor import AnchorGuided, posterior_draws, precision_of
 from reprior.guidance.importance import systematic
-from reprior.guidance.quadratic import find_quadratic
-from reprior.guidance.rejuvenate import RejuvenateGuidance
-from reprior.guidance.transport import Transported
 from reprior.integrations.sbi_base import SbiBase
+from reprior.integrations.sbi_pool import guided_denoiser
 
 __all__ = ["NAME", "SbiGuide", "params", "register"]
 
 NAME = "density_ratio"
-POOL = 2_000  # draws behind the empirical denoiser
-BLOCK = 1_000  # rows compared with the pool at once: a block of both stays in the cache
-WIDE = 3.0  # noise above this many widths of the pool sees only its mean and covariance
 MOST = 1e6  # stands for the infinite noise of a flow at t = 1
 IID_POOL = 4  # unguided draws per sample asked for, with iid observations
 
@@ -72,12 +64,12 @@ class SbiGuide:
         """The guided denoiser at one observation, with shape (1, m)."""
         if self._denoiser is None or self._x is None or not torch.equal(self._x, x):
             generator = torch.Generator().manual_seed(self.seed)
-            self._denoiser = _guided(self.adapted, self.adapted.posterior.condition(x), generator)
+            self._denoiser = guided_denoiser(self.adapted, self.adapted.posterior.condition(x), generator)
             self._x = x.clone()
         return self._denoiser
 
     @torch.no_grad()
-    def score(self, theta_t: Tensor, x: Tensor, time: Tensor) -> Tensor:
+    def score(self, theta_t: Tensor, x: Tensor, time: float) -> Tensor:
         """grad log q(theta_t | x) of sbi's noisy parameters.
 
         Arguments:
@@ -86,7 +78,7 @@ class SbiGuide:
             time: sbi's diffusion time, one number.
         """
         base, denoiser = self.base, self.denoiser(x.cpu())
-        level = torch.tensor(min(base.kernel.level(float(time)), MOST), dtype=torch.float64)
+        level = torch.tensor(min(base.kernel.level(time), MOST), dtype=torch.float64)
         m = base.kernel.at(level)[1]
         s = float(level) / base.unit
         asked = min(s, denoiser.s_max)
@@ -142,61 +134,9 @@ class DensityRatio(ScoreAdaptation):
                 f"{condition.shape[0]} observations: guidance would apply the change of prior at each of them; use "
                 "posterior.sample(..., guidance_method='density_ratio'), which applies it once"
             )
-        if time is None:
-            time = torch.tensor(self.vf_estimator.t_min)
-        return self.guide.score(input, condition.flatten(1), time.reshape(-1)[0])
-
-
-class _Pooled(Wrapped):
-    """The empirical denoiser of a pool above the noise s0 (linear where the noise is far wider), another one below.
-
-    Arguments:
-        below: the denoiser up to s0.
-        pool: draws of q(theta | x), with shape (n, d).
-        s0: the noise level between the two.
-    """
-
-    def __init__(self, below: Denoiser, pool: Tensor, s0: float):
-        super().__init__(below)
-        self.pool, self.s0 = pool, s0
-        self.centre = pool.mean(0)
-        self.cov = torch.cov(pool.T).reshape(pool.shape[1], pool.shape[1])
-        self.half = pool.square().sum(1) / 2
-
-    def mean(self, z: Tensor, s: Tensor) -> Tensor:
-        level = float(s)
-        if level <= self.s0:
-            return self.inner.mean(z, s)
-        if level > WIDE * float(self.cov.diagonal().amax().sqrt()):
-            noise = level**2 * torch.eye(len(self.cov), dtype=z.dtype, device=z.device)
-            gain = torch.linalg.solve(self.cov + noise, self.cov)  # C (C + s^2 I)^-1: the two commute
-            return self.centre + (z - self.centre) @ gain
-        parts = []
-        for part in z.reshape(-1, z.shape[-1]).split(BLOCK):
-            logits = torch.addmm(-self.half, part, self.pool.T) / level**2
-            parts.append(torch.softmax(logits, 1) @ self.pool)
-        return torch.cat(parts).reshape(z.shape)
-
-
-def _guided(adapted: AdaptedPosterior, denoiser: Denoiser, generator: torch.Generator) -> Denoiser:
-    """The denoiser of q(theta | x) at one observation, for any method."""
-    guidance = adapted.guidance
-    try:
-        return guidance.guide(denoiser, generator)
-    except InputError:  # a method that works on a pool
-        pool, notes = guidance.draw(denoiser, POOL, adapted.sampler, generator)
-    pool = pool[:, 0]
-    width = float(pool.std(0).mean())
-    quadratic = find_quadratic(adapted.change)
-    s0 = width * POOL ** (-1 / (denoiser.dim + 4))
-    if isinstance(guidance, RejuvenateGuidance):
-        s0 = float(notes["s0"][0])
-        if guidance.below == "transport":
-            return _Pooled(Transported(denoiser, quadratic), pool, s0)
-    if not adapted.change.differentiable:
-        return _Pooled(denoiser, pool, s0)
-    precision = precision_of(posterior_draws(denoiser, generator), len(quadratic.h))
-    return _Pooled(AnchorGuided(denoiser, adapted.change, quadratic, precision), pool, s0)
+        if time is None:  # sbi's own default
+            time = input.new_tensor(float(self.vf_estimator.t_min))
+        return self.guide.score(input, condition.flatten(1), float(time.reshape(-1)[0]))
 
 
 def params(adapted: AdaptedPosterior, seed: int = 0) -> dict[str, Any]:

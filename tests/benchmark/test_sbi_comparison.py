@@ -1,0 +1,58 @@
+"""The comparison with sbi's prior_guide: what it measures, and that a run goes through."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+import torch
+
+from reprior import priors, tasks
+from reprior.benchmark import sbi_comparison
+from reprior.benchmark.sbi_comparison import METHODS, Comparison, Row, compare, judge, npse, table, write
+from reprior.errors import InputError
+
+
+def test_errors_are_in_posterior_sds():
+    generator = torch.Generator().manual_seed(0)
+    exact = torch.tensor([1.0, 5.0]) * torch.randn(5_000, 2, generator=generator)
+    other = torch.tensor([1.0, 5.0]) * torch.randn(5_000, 2, generator=generator)
+    mean_error, sd_error, c2st = judge(other, exact)
+    # Standard errors: sqrt(2/n) = .02 for a difference of means, .014 for a ratio of sds.
+    assert mean_error < 0.06
+    assert sd_error < 0.045
+    assert abs(c2st - 0.5) < 0.03
+    mean_error, sd_error, c2st = judge(torch.tensor([0.5, 2.5]) + 2 * other, exact)
+    assert mean_error == pytest.approx(0.5, abs=0.1)
+    assert sd_error == pytest.approx(1.0, abs=0.06)
+    assert c2st > 0.6
+    assert judge(exact.fill_(torch.nan), other)[2] == 1.0
+
+
+def test_run_and_files(tmp_path):
+    """Tiny, and untrained in effect: the figures mean nothing, the rows and files do."""
+    settings = Comparison((("two_moons", "id"),), 300, 2, 2, 200, 8, 20)
+    rows = compare("two_moons", "id", settings, tmp_path)
+    assert [row.method for row in rows] == [m for m in METHODS for _ in range(2)]
+    assert all(row.samples == 200 and row.c2st_fast >= 0.3 for row in rows)
+    write(rows, tmp_path / "rows.csv")
+    with (tmp_path / "rows.csv").open() as stream:
+        again = list(csv.DictReader(stream))
+    assert len(again) == 6
+    assert float(again[3]["mean_error"]) == rows[3].mean_error
+    assert table(rows).row_count == 3
+    # A second run takes the network from the file.
+    task, path = tasks.get("two_moons"), tmp_path / "npse-two_moons-id.safetensors"
+    kept = npse(task, "id", settings, path)
+    x = task.simulate(priors.sample(task.training_prior("id"), 1, seed=3), seed=4)[0]
+    torch.testing.assert_close(kept.sample((5,), x, seed=0), npse(task, "id", settings, path).sample((5,), x, seed=0))
+
+
+def test_averages_and_settings(capsys, tmp_path, monkeypatch):
+    made = [Row("t", "id", k, m, 40, 10, k + 1.0, 0.0, 0.5, 1.0, 2.0) for m in METHODS for k in range(2)]
+    monkeypatch.setattr(sbi_comparison, "compare", lambda *a, **k: made)
+    sbi_comparison.run(tmp_path / "new", quick=True)
+    assert "1.500" in capsys.readouterr().out
+    assert (tmp_path / "new" / "sbi_comparison.csv").exists()
+    with pytest.raises(InputError, match="at least 2 steps"):
+        Comparison(steps=1)
