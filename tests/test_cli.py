@@ -45,7 +45,9 @@ def test_an_error_is_one_line_and_not_a_traceback(tmp_path):
 
 def test_importing_reprior_is_light():
     # Heavy libraries come when they are first needed: import reprior alone must not load them.
-    code = "import sys, reprior; print([m for m in ('torch', 'sbi', 'sklearn', 'matplotlib', 'ot') if m in sys.modules])"
+    code = (
+        "import sys, reprior; print([m for m in ('torch', 'sbi', 'sklearn', 'matplotlib', 'ot') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 

@@ -12,6 +12,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 
 import reprior
 from reprior.errors import FileFormatError, InputError
+from reprior.guidance.density_ratio import RatioSettings
 
 P = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 Q = MultivariateNormal(torch.tensor([0.5, 0.0]), torch.tensor([[0.5, 0.1], [0.1, 0.5]]))
@@ -68,6 +69,18 @@ def test_adapted_posterior_comes_back(tmp_path):
     again = reprior.load(adapted.save(tmp_path / "adapted"))
     assert again.method == "anchor"
     same_draws(adapted, again)
+
+
+def test_learned_ratio_comes_back(tmp_path):
+    """The ratio network sees sbi's embedding of x, which the file keeps the scales of."""
+    own = FCEmbedding(3, output_dim=4, num_hiddens=8)
+    posterior = reprior.from_sbi(untrained(posterior_score_nn(embedding_net=own, **SIZES)), *simulations())
+    settings = RatioSettings(
+        observations=20, draws=16, training=reprior.Training(steps=20, batch=64, evaluate_every=10)
+    )
+    adapted = reprior.adapt(posterior, Q, method="nre", settings=settings)
+    assert adapted.guidance.config()["x_features"] == 4
+    same_draws(adapted, reprior.load(adapted.save(tmp_path / "adapted"), embedding=own))
 
 
 def test_embedding_net_is_asked_for(tmp_path):

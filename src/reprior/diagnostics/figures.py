@@ -7,7 +7,6 @@ and the prior-ratio weights. Every figure is drawn off-screen, with no global st
 from __future__ import annotations
 
 import io
-import logging
 import math
 from typing import Any
 
@@ -25,6 +24,7 @@ __all__ = ["calibration_figure", "corner_figure", "coverage_figure", "priors_fig
 
 BEFORE, AFTER, INK, GRID = "#9aa3ad", "#1f5f99", "#22272e", "#e3e6ea"
 MOST = 8  # parameters in a figure
+DPI = 160
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.size": 9,
@@ -102,17 +102,18 @@ def corner_figure(scene: Scene, names: tuple[str, ...], which: list[int]) -> byt
     """
     import corner
 
-    before, after = scene.base[: len(scene.adapted), which].numpy(), scene.adapted[:, which].numpy()
+    n = min(len(scene.base), len(scene.adapted)) if scene.usable else len(scene.base)
+    before, after = scene.base[:n, which].numpy(), scene.adapted[:n, which].numpy()
     both = np.concatenate([before, after])
     low, high = np.quantile(both, [0.002, 0.998], axis=0)
     pad = 0.06 * np.maximum(high - low, 1e-9)
     span: Any = [(float(a), float(b)) for a, b in zip(low - pad, high + pad, strict=True)]
     d = len(which)
     with rc_context(STYLE | {"axes.spines.top": True, "axes.spines.right": True}):
-        size = {1: 3.4, 2: 4.6, 3: 5.6, 4: 6.6}.get(d, 8.0)
+        size = {1: 3.2, 2: 4.4, 3: 5.4, 4: 6.4}.get(d, 7.8)
         fig = Figure(figsize=(size, size))
-        logging.getLogger().setLevel(max(logging.getLogger().level, logging.WARNING))
-        for draws, color, fill in ((before, BEFORE, False), (after, AFTER, True)):
+        layers = [(before, "#7d8691", False), (after, AFTER, True)]
+        for draws, color, fill in layers if scene.usable else layers[:1]:
             corner.corner(
                 draws,
                 fig=fig,
@@ -121,15 +122,16 @@ def corner_figure(scene: Scene, names: tuple[str, ...], which: list[int]) -> byt
                 color=color,
                 bins=36,
                 smooth=1.0,
+                smooth1d=1.0,
                 levels=(0.393, 0.865),
                 plot_datapoints=False,
                 plot_density=False,
                 fill_contours=fill,
                 no_fill_contours=not fill,
                 contour_kwargs={"linewidths": 1.1},
-                hist_kwargs={"density": True, "lw": 1.4},
+                hist_kwargs={"lw": 1.4},
                 max_n_ticks=3,
-                labelpad=0.12,
+                labelpad=0.0 if d < 5 else 0.1,
                 quiet=True,
             )
         for axis in fig.axes:
@@ -247,17 +249,15 @@ def _legend(fig: Figure, ax: Any) -> None:
 def _key(fig: Figure, d: int) -> None:
     from matplotlib.lines import Line2D
 
-    lines = [Line2D([], [], color=BEFORE, lw=2), Line2D([], [], color=AFTER, lw=2)]
-    names = ["before: p(theta | x)", "after: q(theta | x)"]
-    if d == 1:
-        fig.legend(lines, names, loc="lower center", bbox_to_anchor=(0.5, 0.98))
-    else:
-        fig.legend(lines, names, loc="upper right", bbox_to_anchor=(0.98, 0.97))
+    lines = [Line2D([], [], color="#7d8691", lw=2), Line2D([], [], color=AFTER, lw=2)]
+    names = ["before, under the prior p", "after, under the target prior q"]
+    where = ("lower center", (0.5, 0.98)) if d < 3 else ("upper right", (0.98, 0.97))
+    fig.legend(lines, names, loc=where[0], bbox_to_anchor=where[1])
 
 
 def _png(fig: Figure, tight: bool = False) -> bytes:
     FigureCanvasAgg(fig)
     out = io.BytesIO()
     extra: dict[str, Any] = {"bbox_inches": "tight", "pad_inches": 0.05} if tight else {}
-    fig.savefig(out, format="png", dpi=160, metadata={"Software": None}, **extra)
+    fig.savefig(out, format="png", dpi=DPI, metadata={"Software": None}, **extra)
     return out.getvalue()

@@ -69,9 +69,9 @@ def _row(one: Any) -> dict[str, str]:
     }
 
 
-def _figures(report: Report) -> dict[str, str]:
+def _figures(report: Report) -> dict[str, dict[str, Any]]:
     scene, names = report.scenes[0], report.parameters
-    which = figures.shown(scene.base, scene.adapted)
+    which = figures.shown(scene.base, scene.adapted if scene.usable else scene.base)
     made = {
         "priors": figures.priors_figure(report.prior, report.target, names, which),
         "corner": figures.corner_figure(scene, names, which),
@@ -80,13 +80,23 @@ def _figures(report: Report) -> dict[str, str]:
     if not report.calibration.why_not:
         made["ranks"] = figures.calibration_figure(report.calibration, names, which)
         made["coverage"] = figures.coverage_figure(report.calibration)
-    return {name: "data:image/png;base64," + base64.b64encode(png).decode() for name, png in made.items()}
+    return {
+        name: {"src": "data:image/png;base64," + base64.b64encode(png).decode(), "width": _width(png)}
+        for name, png in made.items()
+    }
+
+
+def _width(png: bytes) -> int:
+    """The width in CSS pixels at which text in the figure has its own size (the header holds it in pixels)."""
+    return round(int.from_bytes(png[16:20], "big") * 96 / figures.DPI)
 
 
 def _table(report: Report) -> list[dict[str, str]]:
     """Mean and standard deviation of each parameter before and after, at the first observation."""
     scene = report.scenes[0]
-    out = []
+    out: list[dict[str, str]] = []
+    if not scene.usable:
+        return out
     for i, name in enumerate(report.parameters):
         before, after = scene.base[:, i].double(), scene.adapted[:, i].double()
         moved = float((after.mean() - before.mean()) / before.std().clamp(min=1e-30))

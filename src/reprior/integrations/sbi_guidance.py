@@ -185,7 +185,7 @@ def _sample(original: Any, posterior: VectorFieldPosterior, call: inspect.BoundA
     if x.shape[0] > 1:
         return _iid(original, posterior, guide, shape, options)
     if (options.get("sample_with") or posterior.sample_with) == "ode":
-        return guide.adapted.sample(shape or (1,), x.flatten(1).cpu()).reshape(*shape, -1).to(x.device)
+        return guide.adapted.sample(shape or (1,), x.flatten(1).cpu()).reshape(*shape, -1).to(guide.base.offset.device)
     guarded = object.__new__(type(posterior))  # copy.copy would share the attributes with the original
     guarded.__dict__ = dict(posterior.__dict__)
     guarded.prior = _Inside(guide.adapted)  # pyright: ignore[reportAttributeAccessIssue]
