@@ -13,9 +13,9 @@ from typing import Any
 
 from reprior.errors import InputError
 
-__all__ = ["MEANINGS", "Check", "Thresholds", "check", "skipped"]
+__all__ = ["GROUPS", "MEANINGS", "Check", "Thresholds", "check", "skipped"]
 
-OUTCOMES = ("pass", "caution", "stop", "skipped")
+OUTCOMES = ("pass", "caution", "stop")
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,12 @@ class Thresholds:
 
 HIGH = ("support", "distance", "k_hat", "reweighted", "agreement", "leftover")
 
+GROUPS: dict[str, tuple[str, ...]] = {
+    "The question": ("sampling", "support", "distance"),
+    "The base posterior": ("behind", "leftover"),
+    "The change of prior": ("ess", "k_hat", "correction", "reweighted", "agreement"),
+    "Calibration under the target prior": ("pairs", "sbc", "tarp"),
+}
 # name: (title, what the figure means)
 MEANINGS: dict[str, tuple[str, str]] = {
     "support": (
@@ -135,7 +141,7 @@ class Check:
         value: the figure; NaN if skipped.
         caution: where caution begins.
         stop: where trust ends.
-        outcome: "pass", "caution", "stop" or "skipped".
+        outcome: "pass", "caution", "stop", "info" (shown, not judged) or "skipped" (not made).
         note: what else there is to say; for a skipped check, why.
     """
 
@@ -160,6 +166,8 @@ class Check:
     def threshold(self) -> str:
         """The thresholds in words."""
         sign = ">" if self.name in HIGH else "<"
+        if self.outcome == "info":
+            return "not judged"
         if self.name == "pairs":
             return f"caution {sign} {short(self.caution)}"
         return f"caution {sign} {short(self.caution)}, stop {sign} {short(self.stop)}"
@@ -195,9 +203,11 @@ def check(name: str, value: float, thresholds: Thresholds, note: str = "", most:
         value: the figure.
         thresholds: where to draw the lines.
         note: what else there is to say.
-        most: the worst outcome that this figure may have alone: "stop", "caution" or "pass".
+        most: the worst outcome that this figure may have alone: "stop" or "caution"; "info" shows it without judging.
     """
     caution, stop = getattr(thresholds, name)
+    if most == "info":
+        return Check(name, value, caution, stop, "info", note)
     sign = 1 if name in HIGH else -1
     outcome = "pass"
     if math.isnan(value) or sign * value > sign * stop:
@@ -221,5 +231,5 @@ def short(value: float) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     if value != 0 and abs(value) < 1e-3:
-        return f"{value:.1e}"
+        return f"{value:.2g}"
     return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"

@@ -27,6 +27,7 @@ MOST = 8  # parameters in a figure
 DPI = 160
 STYLE: Any = {
     "font.family": "sans-serif",
+    "font.sans-serif": ["Source Sans 3", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
     "font.size": 9,
     "axes.edgecolor": "#8b949e",
     "axes.labelcolor": INK,

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reprior.diagnostics import figures
-from reprior.diagnostics.checks import short
+from reprior.diagnostics.checks import GROUPS, short
 
 if TYPE_CHECKING:
     from reprior.diagnostics.verdict import Report
 
 __all__ = ["render", "write_html"]
 
-WORDS = {"pass": "pass", "caution": "caution", "stop": "fail", "skipped": "not made"}
+WORDS = {"pass": "pass", "caution": "caution", "stop": "fail", "info": "shown", "skipped": "not made"}
 SUMMARY = {
     "ok": "Nothing speaks against the adapted posterior.",
     "caution": "The adapted posterior may be off: see the reasons before relying on it.",
@@ -50,7 +50,7 @@ def render(report: Report) -> str:
         about=report.about,
         summary=SUMMARY[report.verdict],
         badge=report.verdict.replace(" ", "-"),
-        rows=[_row(one) for one in report.checks],
+        groups={title: [_row(report[name]) for name in names] for title, names in GROUPS.items()},
         figures=_figures(report),
         table=_table(report),
         observation=_observation(report),

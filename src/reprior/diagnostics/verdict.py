@@ -211,10 +211,10 @@ def _checks(
 
 
 def weight_of(name: str, method: str) -> str:
-    """The worst outcome that a check may have alone: "stop", "caution" or "pass" (for information)."""
+    """The worst outcome that a check may have alone: "stop" or "caution"; "info" where it is not judged."""
     if name == "pairs":
         return "caution"
-    return "pass" if name == "k_hat" and method != "sir" else "stop"
+    return "info" if name == "k_hat" and method != "sir" else "stop"
 
 
 def _sampling(scenes: tuple[Scene, ...], lines: Thresholds) -> Check:
@@ -273,7 +273,7 @@ def _weights(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresh
         tail = skipped("k_hat", "arviz-stats is not installed (it needs Python 3.11)", lines)
     else:
         most = weight_of("k_hat", adapted.method)
-        told = "" if adapted.method == "sir" else "For information: this method does not average under the weights."
+        told = "" if adapted.method == "sir" else "For information: this method does not average under these weights."
         tail = check("k_hat", k_hat, lines, told, most)
     return [check("ess", ess, lines, note), tail]
 
