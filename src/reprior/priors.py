@@ -149,6 +149,8 @@ def log_prob(prior: Any, theta: Tensor) -> Tensor:
 
     Returns: the log-density, with shape (*).
     """
+    if theta.numel() == 0:
+        return theta.new_zeros(theta.shape[:-1])
     # Many priors, sbi's among them, take rows only.
     return _log_prob_of_rows(prior, theta.reshape(-1, theta.shape[-1])).reshape(theta.shape[:-1])
 
