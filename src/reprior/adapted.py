@@ -38,7 +38,7 @@ HIGH_K = 0.7
 
 
 def adapt(
-    posterior: Posterior,
+    posterior: Posterior | Any,
     target: Any,
     method: str = "auto",
     settings: Any = None,

@@ -21,11 +21,11 @@ def test_p_values_are_uniform_when_nothing_is_wrong():
     generator = torch.Generator().manual_seed(0)
     weights = torch.ones(120)
     found = torch.tensor(
-        [uniformity(torch.rand(120, generator=generator, dtype=torch.float64), weights) for _ in range(600)]
+        [uniformity(torch.rand(120, generator=generator, dtype=torch.float64), weights) for _ in range(300)]
     )
-    # A p value under 0.1 has probability 0.1: binomial standard error sqrt(.09 / 600) = 0.012; four of them.
+    # A p value under 0.1 has probability 0.1: binomial standard error sqrt(.09 / 300) = 0.017; four of them.
     for column in found.T:
-        assert abs(float((column < 0.1).double().mean()) - 0.1) < 0.05
+        assert abs(float((column < 0.1).double().mean()) - 0.1) < 0.07
 
 
 def test_copies_are_not_witnesses():
@@ -53,15 +53,15 @@ def test_right_posterior_passes_under_a_changed_prior():
     posterior, _ = gaussian_posterior(dim=3)
     found = calibrate(reprior.adapt(posterior, moved(3, 0.5)), seed=4)
     assert found.why_not == ""
-    assert found.n_eff > 80
+    assert found.n_eff >= 100
     assert found.sbc_p > 0.01
     assert found.tarp_p > 0.01
 
 
 @pytest.mark.parametrize("factor", [1.4, 0.6])
 def test_wrong_width_is_caught(factor):
-    # Ranks of a posterior 1.4 times too wide have a variance of .054 instead of .083 (.6: .118): 4 to 5 standard errors
-    # of sqrt(1/180/120) = .0068 with 120 pairs.
+    # Ranks of a posterior 1.4 times too wide have a variance of .054 instead of .083 (.6: .118): 7 to 8 standard errors
+    # of sqrt(1/180/300) = .0043 with 300 pairs.
     adapted = reprior.adapt(wrong_width(factor), moved(2, 0.3, 0.8))
     found = calibrate(adapted, seed=5)
     assert found.sbc_p < 0.01
@@ -84,5 +84,5 @@ def test_too_few_pairs_are_said():
 
 def test_bad_sizes_are_named():
     posterior, _ = gaussian_posterior(dim=2)
-    with pytest.raises(InputError, match="got 5 and 64"):
+    with pytest.raises(InputError, match="got 5 and 50"):
         calibrate(reprior.adapt(posterior, moved(2, 0.5)), pairs=5)

@@ -127,6 +127,12 @@ def test_iid_warns_of_few_effective_samples():
         guided(source, changed, n=100, x=torch.tensor([[0.2, 0.1], [0.5, -0.2]]), steps=40, iid_method="jac_gauss")
 
 
+def test_methods_that_need_corrections_say_so():
+    _, changed = adapted("ve", method="priorguide_mc")
+    with pytest.warns(UserWarning, match="needs 8 Langevin corrections"):
+        changed.sbi_params()
+
+
 def test_guidance_refuses_several_observations():
     source, changed = adapted("ve")
     cls, config = get_guidance_method("density_ratio")

@@ -19,6 +19,7 @@ References:
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from dataclasses import dataclass, replace
@@ -36,10 +37,11 @@ from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import SIRGuidance, systematic
 from reprior.guidance.rejuvenate import RejuvenateGuidance
+from reprior.guidance.transport import TransportGuidance
 
 __all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
 
-POOL = 400  # base draws behind each observation, for methods that resample a pool
+POOL = 300  # base draws behind each observation, for methods that resample a pool
 STEPS = 20
 
 
@@ -73,21 +75,21 @@ class Calibration:
 
 
 def calibrate(
-    adapted: AdaptedPosterior, pairs: int = 120, draws: int = 64, least: float = 50.0, seed: int = 0
+    adapted: AdaptedPosterior, pairs: int = 300, draws: int = 50, least: float = 50.0, seed: int = 0
 ) -> Calibration:
     """Calibrates an adapted posterior on stored pairs resampled towards q.
 
     Arguments:
         adapted: the adapted posterior, with its stored simulations.
-        pairs: how many pairs are resampled.
+        pairs: how many pairs are resampled; a third of them for methods that resample a pool at each.
         draws: adapted draws at each.
         least: the least effective number of pairs; with fewer, nothing is said.
         seed: makes it repeatable.
     """
     if pairs == 0:
         return _none(math.nan, "it was left out by the settings")
-    if pairs < 10 or draws < 10:
-        raise InputError(f"calibration needs at least 10 pairs and 10 draws; got {pairs} and {draws}")
+    if pairs < 150 or draws < 20:
+        raise InputError(f"calibration needs at least 150 pairs and 20 draws; got {pairs} and {draws}")
     began = time.monotonic()
     simulations = adapted.posterior.simulations
     if simulations is None:
@@ -99,9 +101,10 @@ def calibrate(
     if effective < least:
         return _none(effective, f"{effective:.0f} effective pairs are too few to calibrate on")
     generator = torch.Generator().manual_seed(seed)
-    rows, counts = systematic(log_r, pairs, generator).unique(return_counts=True)
-    theta, x = simulations.theta[rows], simulations.x[rows]
     light = _lighter(adapted.guidance)
+    count = pairs if light is None else pairs // 3
+    rows, counts = systematic(log_r, count, generator).unique(return_counts=True)
+    theta, x = simulations.theta[rows], simulations.x[rows]
     try:
         samples = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
     except InputError as error:
@@ -187,14 +190,18 @@ def _spread(u: Tensor, weights: Tensor) -> float:
     return float(torch.sqrt((w * (u - 0.5) ** 2).sum() * 12))
 
 
-def _lighter(guidance: Guidance) -> Guidance:
-    """The same method with a smaller pool, where it has one: hundreds of observations are drawn at."""
+def _lighter(guidance: Guidance) -> Guidance | None:
+    """The same method with a smaller pool, as hundreds of observations are drawn at; None if it has no pool."""
     if isinstance(guidance, RejuvenateGuidance):
         settings = replace(guidance.settings, pool=min(POOL, guidance.settings.pool))
         return RejuvenateGuidance(guidance.change, guidance.noise, settings, guidance.learned)
     if isinstance(guidance, SIRGuidance):
         return SIRGuidance(guidance.change, replace(guidance.settings, pool=min(POOL, guidance.settings.pool)))
-    return guidance
+    if isinstance(guidance, TransportGuidance) and guidance.fallback is not None:
+        light = copy.copy(guidance)
+        light.fallback = _lighter(guidance.fallback)
+        return light
+    return None
 
 
 def _none(effective: float, why: str) -> Calibration:

@@ -26,6 +26,7 @@ class Thresholds:
         support: the share of q outside the support of p; bad when high.
         distance: the distance of x to its stored neighbours, in units of what 99 % of the stored x have; bad when high.
         ess: ESS/N of the prior-ratio weights; bad when low.
+        gap: KL(q(theta | x) || p(theta | x)) in nats; bad when high.
         k_hat: the Pareto shape of those weights; bad when high; only judged where samples are resampled.
         pairs: the effective number of stored pairs under q; bad when low; too few alone never stops.
         sbc: the p value of the rank tests, corrected for their number; bad when low.
@@ -40,7 +41,8 @@ class Thresholds:
 
     support: tuple[float, float] = (0.001, 0.2)
     distance: tuple[float, float] = (1.0, 3.0)
-    ess: tuple[float, float] = (1e-3, 1e-4)
+    ess: tuple[float, float] = (2e-3, 5e-4)
+    gap: tuple[float, float] = (5.0, 8.0)
     k_hat: tuple[float, float] = (0.7, 1.0)
     pairs: tuple[float, float] = (50.0, 0.0)
     sbc: tuple[float, float] = (0.01, 1e-5)
@@ -63,12 +65,12 @@ class Thresholds:
                 )
 
 
-HIGH = ("support", "distance", "k_hat", "reweighted", "agreement", "leftover")
+HIGH = ("support", "distance", "gap", "k_hat", "reweighted", "agreement", "leftover")
 
 GROUPS: dict[str, tuple[str, ...]] = {
     "The question": ("sampling", "support", "distance"),
     "The base posterior": ("behind", "leftover"),
-    "The change of prior": ("ess", "k_hat", "correction", "reweighted", "agreement"),
+    "The change of prior": ("ess", "gap", "k_hat", "correction", "reweighted", "agreement"),
     "Calibration under the target prior": ("pairs", "sbc", "tarp"),
 }
 # name: (title, what the figure means)
@@ -84,6 +86,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "ess": (
         "ESS/N of the prior-ratio weights",
         "Share of base samples at x that carry the target posterior. Low: the answer lies in the tail of what was learned.",
+    ),
+    "gap": (
+        "Gap between base and target posterior",
+        "Kullback-Leibler divergence in nats; about exp(gap) base samples are needed to find one of the target.",
     ),
     "k_hat": (
         "Pareto k-hat of the weights",

@@ -171,9 +171,9 @@ def calibration_figure(calibration: Calibration, names: tuple[str, ...], which: 
         small = np.atleast_1d(lower.subplots(rows, columns, sharey=True)).ravel()
         for axis, color, i in zip(small, colors, which, strict=False):
             bins = np.linspace(0, 1, 11).tolist()
-            axis.axhspan(*_count_band(calibration.n_eff), color=GRID, lw=0)
-            axis.hist(calibration.ranks[:, i].numpy(), bins, weights=w * 10, color=color, alpha=0.75)
-            axis.axhline(1, color="#57606a", lw=0.7)
+            axis.hist(calibration.ranks[:, i].numpy(), bins, weights=w * 10, color=color, alpha=0.6)
+            for edge in _count_band(calibration.n_eff):
+                axis.axhline(edge, color="#57606a", lw=0.7, ls=(0, (4, 3)))
             axis.set_title(names[i], fontsize=8.5)
             axis.set(xlim=(0, 1), xticks=[0, 1], yticks=[])
             axis.spines["left"].set_visible(False)
@@ -211,7 +211,7 @@ def weights_figure(scene: Scene) -> bytes:
         rank = np.arange(1, len(w) + 1)
         left.loglog(rank, w * n, color=AFTER)
         left.axhline(1, color="#57606a", lw=0.8, ls=(0, (4, 3)))
-        left.text(len(w), 1.15, "all equal", ha="right", va="bottom", fontsize=8, color="#57606a")
+        left.text(1, 0.85, "all equal", ha="left", va="top", fontsize=8, color="#57606a")
         low = max(float(w[int(0.98 * len(w)) - 1] * n), 1e-6)
         left.set(xlabel="base samples, sorted by weight", ylabel="weight x N", ylim=(low / 2, None))
         right.plot(rank / n, np.cumsum(w), color=AFTER)
@@ -220,6 +220,8 @@ def weights_figure(scene: Scene) -> bytes:
         told = "" if math.isnan(k) else f"Pareto k-hat {k:.2f}"
         right.text(0.97, 0.06, told, ha="right", fontsize=8.5, transform=right.transAxes)
         right.set(xlabel="share of base samples", ylabel="share of weight", xlim=(0, 1), ylim=(0, 1.01))
+        layout: Any = fig.get_layout_engine()
+        layout.set(w_pad=0.15)
         return _png(fig)
 
 

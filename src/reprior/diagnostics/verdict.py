@@ -50,7 +50,7 @@ class DiagnoseSettings:
         draws: adapted samples at each observation.
         pool: base samples at each observation.
         observations: without x, how many stored observations are looked at.
-        pairs: stored pairs for calibration; 0 leaves it out.
+        pairs: stored pairs for calibration (a third of them where a method resamples a pool at each); 0 leaves it out.
         ranks: adapted samples at each pair.
         thresholds: where the lines are drawn.
     """
@@ -58,8 +58,8 @@ class DiagnoseSettings:
     draws: int = 2_000
     pool: int = 5_000
     observations: int = 3
-    pairs: int = 120
-    ranks: int = 64
+    pairs: int = 300
+    ranks: int = 50
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
@@ -68,9 +68,9 @@ class DiagnoseSettings:
                 "a diagnosis needs draws >= 200, pool >= 500 and observations >= 1; got "
                 f"{self.draws}, {self.pool}, {self.observations}"
             )
-        if self.pairs != 0 and (self.pairs < 50 or self.ranks < 20):
+        if self.pairs != 0 and (self.pairs < 150 or self.ranks < 20):
             raise InputError(
-                f"calibration needs pairs >= 50 (or 0: none) and ranks >= 20; got {self.pairs}, {self.ranks}"
+                f"calibration needs pairs >= 150 (or 0: none) and ranks >= 20; got {self.pairs}, {self.ranks}"
             )
 
 
@@ -275,7 +275,15 @@ def _weights(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresh
         most = weight_of("k_hat", adapted.method)
         told = "" if adapted.method == "sir" else "For information: this method does not average under these weights."
         tail = check("k_hat", k_hat, lines, told, most)
-    return [check("ess", ess, lines, note), tail]
+    return [check("ess", ess, lines, note), _gap(scenes, lines), tail]
+
+
+def _gap(scenes: tuple[Scene, ...], lines: Thresholds) -> Check:
+    """KL(q(theta | x) || p(theta | x)) = E_q[log r] - log Z, with Z the mean of r over base draws."""
+    if not all(s.usable for s in scenes):
+        return skipped("gap", "there are too few adapted samples", lines)
+    found = [float(s.log_r_adapted.mean() - torch.logsumexp(s.log_r, 0)) + math.log(len(s.log_r)) for s in scenes]
+    return check("gap", max(0.0, sorted(found)[len(found) // 2]), lines)
 
 
 def _compare(

@@ -142,6 +142,12 @@ class DensityRatio(ScoreAdaptation):
 def params(adapted: AdaptedPosterior, seed: int = 0) -> dict[str, Any]:
     """The ``guidance_params`` of sbi's sample for an adapted posterior."""
     register()
+    if adapted.guidance.corrections:
+        warnings.warn(
+            f"method {adapted.method!r} needs {adapted.guidance.corrections} Langevin corrections after each step: pass "
+            "corrector='langevin' to sbi's sample",
+            stacklevel=3,
+        )
     return {"guide": SbiGuide(adapted, seed)}
 
 

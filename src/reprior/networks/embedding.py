@@ -1,4 +1,9 @@
-"""Embedding networks for x: none, fully connected, or a 1-D convolution over a series."""
+"""Embedding networks for x: none, fully connected, a 1-D convolution over a series, or a set.
+
+A set is for x made of exchangeable items (independent draws, or a long series whose order says little): one network h
+reads each item, and the embedding is a function of the mean of h over the items. It cannot learn an order that is not there,
+so it overfits far less than a network that reads all entries at once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +18,7 @@ from reprior.errors import InputError
 
 __all__ = ["Embedding", "build_embedding"]
 
-KINDS = ("none", "dense", "convolution")
+KINDS = ("none", "dense", "convolution", "set")
 
 
 @dataclass(frozen=True)
@@ -21,22 +26,24 @@ class Embedding:
     """Settings of an embedding network for x.
 
     Attributes:
-        kind: "none" (x itself), "dense" (fully connected) or "convolution" (1-D, for a series).
-        width: the hidden width ("dense") or the number of channels ("convolution").
+        kind: "none" (x itself), "dense" (fully connected), "convolution" (1-D, for a series) or "set" (exchangeable items).
+        width: the hidden width ("dense", "set") or the number of channels ("convolution").
         layers: the number of hidden layers.
         features: the size of the embedding.
+        item: for a "set", the number of neighbouring entries of x that make one item.
     """
 
-    kind: Literal["none", "dense", "convolution"] = "dense"
+    kind: Literal["none", "dense", "convolution", "set"] = "dense"
     width: int = 128
     layers: int = 2
     features: int = 48
+    item: int = 1
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"embedding kind {self.kind!r} is unknown; allowed: {', '.join(KINDS)}")
-        if min(self.width, self.layers, self.features) < 1:
-            raise InputError(f"embedding width, layers and features must be at least 1; got {self}")
+        if min(self.width, self.layers, self.features, self.item) < 1:
+            raise InputError(f"embedding width, layers, features and item must be at least 1; got {self}")
 
 
 class _Convolution(nn.Module):
@@ -55,6 +62,27 @@ class _Convolution(nn.Module):
         return torch.nn.functional.silu(self.head(self.stages(x.unsqueeze(-2)).flatten(-2)))
 
 
+class _Set(nn.Module):
+    """A network on each item, the mean over the items, and a network on that."""
+
+    def __init__(self, settings: Embedding):
+        super().__init__()
+        self.item = settings.item
+        self.each = _dense([settings.item] + [settings.width] * settings.layers)
+        self.head = _dense([settings.width, settings.width, settings.features])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.each(x.unflatten(-1, (-1, self.item))).mean(-2))
+
+
+def _dense(sizes: list[int]) -> nn.Sequential:
+    """Linear layers of these sizes, each followed by SiLU."""
+    layers: list[nn.Module] = []
+    for a, b in pairwise(sizes):
+        layers += [nn.Linear(a, b), nn.SiLU()]
+    return nn.Sequential(*layers)
+
+
 def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
     """The embedding module of the settings, (n, m) -> (n, features)."""
     if settings.kind == "none":
@@ -65,8 +93,8 @@ def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
                 f"{settings.layers} halvings of a series need at least {2**settings.layers} points; got {x_dim}"
             )
         return _Convolution(settings, x_dim)
-    sizes = [x_dim] + [settings.width] * settings.layers
-    layers: list[nn.Module] = []
-    for a, b in pairwise(sizes):
-        layers += [nn.Linear(a, b), nn.SiLU()]
-    return nn.Sequential(*layers, nn.Linear(sizes[-1], settings.features), nn.SiLU())
+    if settings.kind == "set":
+        if x_dim % settings.item:
+            raise InputError(f"x of {x_dim} entries cannot be cut into items of {settings.item}")
+        return _Set(settings)
+    return _dense([x_dim] + [settings.width] * settings.layers + [settings.features])

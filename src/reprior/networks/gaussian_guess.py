@@ -104,33 +104,32 @@ class GaussianGuess(nn.Module):
             given: indices of the given variables.
             diffused: indices of the D diffused variables.
         """
-        asked = torch.cat([given, diffused])
-        missing = torch.isnan(values[:, asked])
-        if not bool(missing.any()):
-            return self._one(values, given, diffused, diffused.new_zeros(0))
-        # One regression for each pattern of missing entries: a missing given one tells nothing, and a missing
-        # diffused one is cut off from the others.
-        patterns, which = torch.unique(missing, dim=0, return_inverse=True)
-        parts = []
-        for i, pattern in enumerate(patterns):
-            gone = pattern[len(given) :].nonzero().squeeze(-1)
-            parts.append(self._one(values[which == i], given[~pattern[: len(given)]], diffused, gone))
-        centre = values.new_empty(len(values), 1, len(diffused))
-        for i, part in enumerate(parts):
-            centre[which == i] = part.centre
-        rest = (torch.cat([getattr(p, name) for p in parts])[which] for name in ("width", "roots", "axes"))
-        return Conditional(centre, *rest)
+        seen = ~torch.isnan(values[:, torch.cat([given, diffused])])
+        # One regression for each pattern of missing entries; as a rule there is one pattern, with nothing missing.
+        whole = bool(seen.all())
+        patterns, which = (seen[:1], None) if whole else torch.unique(seen, dim=0, return_inverse=True)
+        gain, roots, axes = self._regress(given, diffused, patterns.double())
+        width = (axes.square() @ roots.unsqueeze(-1)).squeeze(-1).sqrt()
+        parts = [part.to(values) for part in (gain, width.unsqueeze(1), roots.unsqueeze(1), axes)]
+        if which is not None:
+            parts = [part[which] for part in parts]
+        gain, width, roots, axes = parts
+        known = (values[:, given] - self.mean[given]).nan_to_num(nan=0.0).unsqueeze(1)
+        return Conditional(self.mean[diffused] + known @ gain.transpose(-1, -2), width, roots, axes)
 
-    def _one(self, values: Tensor, given: Tensor, diffused: Tensor, gone: Tensor) -> Conditional:
-        cov = self.cov.double()
-        inner, cross = cov[given][:, given], cov[given][:, diffused]
-        inner = inner + torch.diag(RIDGE * inner.diagonal().clamp(min=RIDGE))
-        gain = torch.linalg.solve(inner, cross).T
-        open_ = cov[diffused][:, diffused] - gain @ cross
-        open_[gone] = open_[:, gone] = 0.0
-        open_[gone, gone] = 1.0
-        roots, axes = torch.linalg.eigh((open_ + open_.T) / 2)
-        roots = roots.clamp(min=NARROWEST**2)
-        width = ((axes.square() * roots).sum(-1)).sqrt()
-        centre = self.mean[diffused] + (values[:, given] - self.mean[given]) @ gain.T.to(values)
-        return Conditional(centre.unsqueeze(1), *(a[None].to(values) for a in (width[None], roots[None], axes)))
+    def _regress(self, given: Tensor, diffused: Tensor, seen: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Gain C_ug C_gg^-1, with shape (U, D, g), and R in its axes, for U patterns (U, g + D) of seen variables.
+
+        A given variable that is not seen tells nothing; a diffused one that is not seen is cut off from the others.
+        """
+        cov, g = self.cov.double(), len(given)
+        told, asked = seen[:, :g], seen[:, g:]
+        inner = cov[given][:, given] * told.unsqueeze(-1) * told.unsqueeze(-2)
+        spread = cov.diagonal()[given]
+        inner = inner + torch.diag_embed(RIDGE * spread.clamp(min=RIDGE) + (1 - told))
+        cross = cov[given][:, diffused] * told.unsqueeze(-1) * asked.unsqueeze(-2)
+        gain = torch.linalg.solve(inner, cross).transpose(-1, -2)
+        left = cov[diffused][:, diffused] - gain @ cross
+        left = left * asked.unsqueeze(-1) * asked.unsqueeze(-2) + torch.diag_embed(1 - asked)
+        roots, axes = torch.linalg.eigh((left + left.transpose(-1, -2)) / 2)
+        return gain, roots.clamp(min=NARROWEST**2), axes

@@ -32,9 +32,9 @@ class MaskMix:
         random_7: each variable given with probability 0.7.
     """
 
-    posterior: float = 0.5
-    joint: float = 0.1
-    likelihood: float = 0.1
+    posterior: float = 0.6
+    joint: float = 0.05
+    likelihood: float = 0.05
     predictive: float = 0.2
     random: float = 0.1
     random_3: float = 0.0

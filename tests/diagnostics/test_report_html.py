@@ -1,0 +1,142 @@
+"""The HTML report: one file, nothing fetched, no script, no error in a browser; and the command that writes it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+import torch
+from exact import gaussian_posterior
+from torch.distributions import MultivariateNormal
+
+import reprior
+from reprior.diagnostics import DiagnoseSettings, diagnose, run_report
+from reprior.diagnostics.run import read_x
+from reprior.errors import FileFormatError, InputError
+
+X = torch.tensor([0.5, -0.3])
+LIGHT = DiagnoseSettings(draws=600, pool=1_500, pairs=150, ranks=20)
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
+
+
+def target(by: float) -> MultivariateNormal:
+    return MultivariateNormal(torch.full((2,), by), 0.6 * torch.eye(2))
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory):
+    posterior, _ = gaussian_posterior(dim=2)
+    report = diagnose(reprior.adapt(posterior, target(0.5)), X, settings=LIGHT)
+    return report, report.to_html(tmp_path_factory.mktemp("report") / "report.html")
+
+
+class _Links(HTMLParser):
+    """Every address that a browser would fetch or follow, and every tag."""
+
+    def __init__(self):
+        super().__init__()
+        self.addresses: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.addresses += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "data", "action", "poster")]
+
+
+def test_nothing_is_fetched(page):
+    text = page[1].read_text(encoding="utf-8")
+    links = _Links()
+    links.feed(text)
+    assert len(links.addresses) >= 6  # the five figures and the icon
+    assert all(address.startswith("data:") for address in links.addresses)
+    assert "script" not in links.tags
+    assert not re.search(r"@import|url\(", text)
+    assert not re.search(r"https?://", re.sub(r"data:[^\"']*", "", text))
+
+
+def test_page_says_what_the_report_says(page):
+    report, path = page
+    text = path.read_text(encoding="utf-8")
+    assert f'<span class="badge">{report.verdict}</span>' in text
+    for one in report.checks:
+        assert one.title in text
+    assert text.count("data:image/png;base64,") == 5
+    assert f"reprior {reprior.__version__}" in text
+
+
+def test_names_are_escaped(page, tmp_path):
+    from dataclasses import replace
+
+    report = replace(page[0], parameters=("<b>mass</b>", "a & b"), why="r < 1 & <script>alert(1)</script>")
+    text = report.to_html(tmp_path / "odd").read_text(encoding="utf-8")
+    assert (tmp_path / "odd.html").exists()
+    assert "<script>" not in text
+    assert "&lt;b&gt;mass&lt;/b&gt;" in text
+
+
+def test_failed_draws_still_give_a_page(tmp_path):
+    posterior, _ = gaussian_posterior(dim=2)
+    adapted = reprior.adapt(posterior, target(9.0), method="transport")
+    report = diagnose(adapted, X, settings=LIGHT)
+    assert report["sampling"].outcome == "stop"
+    text = report.to_html(tmp_path / "failed.html").read_text(encoding="utf-8")
+    assert "do not trust" in text
+    assert "There is no calibration" in text
+
+
+def test_browser_shows_it_without_network_or_errors(page):
+    browser = next((found for name in BROWSERS if (found := shutil.which(name))), None)
+    if browser is None:
+        pytest.skip(f"no browser to test with: none of {', '.join(BROWSERS)} is installed")
+    done = subprocess.run(
+        [
+            browser,
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--host-resolver-rules=MAP * ~NOTFOUND",
+            "--enable-logging=stderr",
+            "--virtual-time-budget=3000",
+            "--dump-dom",
+            page[1].as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=True,
+    )
+    assert 'class="verdict ok"' in done.stdout or 'class="verdict caution"' in done.stdout
+    # What a page says on its console is logged as "... CONSOLE ...".
+    assert "CONSOLE" not in done.stderr
+
+
+def test_command_reads_files_and_writes_the_report(tmp_path):
+    posterior, prior = gaussian_posterior(dim=2, n=1_500)
+    stored = posterior.simulations
+    assert stored is not None
+    small, quick = reprior.MLPSettings(width=32, blocks=1), reprior.Training(steps=60, batch=256)
+    trained = reprior.train(stored.theta, stored.x, prior, settings=small, training=quick, progress=False)
+    path = reprior.adapt(trained, target(0.3)).save(tmp_path / "adapted", simulations=True)
+    (tmp_path / "x.txt").write_text("0.5, -0.3\n")
+    report = run_report(path, tmp_path / "x.txt", tmp_path / "out.html", settings=LIGHT)
+    assert report.about["observation"] == pytest.approx([0.5, -0.3])
+    assert report.verdict in (tmp_path / "out.html").read_text(encoding="utf-8")
+    plain = trained.save(tmp_path / "base")
+    with pytest.raises(InputError, match="prior was not changed"):
+        run_report(plain, [0.5, -0.3], tmp_path / "no.html")
+
+
+def test_x_is_read_from_numbers_and_files(tmp_path):
+    import numpy as np
+
+    np.save(tmp_path / "x.npy", np.array([[1.0, 2.0]]))
+    assert read_x(tmp_path / "x.npy").tolist() == [1.0, 2.0]
+    assert read_x([1, 2]).tolist() == [1.0, 2.0]
+    (tmp_path / "bad.txt").write_text("one two")
+    with pytest.raises(FileFormatError, match="does not hold an observation"):
+        read_x(tmp_path / "bad.txt")
+    with pytest.raises(InputError, match="there is no file"):
+        read_x(tmp_path / "none.txt")
