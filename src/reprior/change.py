@@ -8,7 +8,7 @@ none cannot be reached by any reweighting and is an error unless accepted.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,17 @@ class PriorChange:
         """Self-normalised weights of standardised draws, with shape (n, K, D); they average to one along ``dim``."""
         log_w = self(z)
         return torch.softmax(log_w, dim) * log_w.shape[dim]
+
+    def without(self, part: Callable[[Tensor], Tensor]) -> PriorChange:
+        """The change that is left when a part of log r (of standardised parameters) is taken out of it."""
+        return replace(
+            self,
+            target=None,
+            log_q=lambda theta: self.log_r(theta) - part(self.scale.forward(theta)),
+            is_ratio=True,
+            kind="callable",
+            same=False,
+        )
 
     def draw(self, n: int, seed: int) -> Tensor:
         """Draws of q, with shape (n, d): its own, or draws of p resampled by r where q cannot be sampled."""

@@ -19,6 +19,7 @@ from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, Rat
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.guidance.prior_guide import MixtureRatio, PriorGuide, PriorGuideSettings
+from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import TransportGuidance
 from reprior.guidance.weighted_score import WeightedScoreGuidance
 from reprior.networks.build import rebuild
@@ -134,9 +135,11 @@ def _guidance(posterior: Posterior, change: PriorChange, tensors: dict[str, Tens
     if method in ESTIMATORS:
         settings = ratio_settings(config["settings"])
         model = RatioModel(config["dim"], config["x_features"], settings.network, config["anchored"])
-        model.load_state_dict(tensors)
+        model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
         model.requires_grad_(False).eval()
-        return DensityRatioGuidance(method, model, posterior, change, settings, None, config["notes"])
+        part = config["under"]
+        under = part and Quadratic(tensors["under.L"], tensors["under.h"], part["c"], part["misfit"])
+        return DensityRatioGuidance(method, model, posterior, change, settings, None, config["notes"], under)
     if method == "wsm":
         settings = ratio_settings(config["settings"])
         network = RatioMLP(config["dim"], config["x_features"], config["dim"], settings.network)

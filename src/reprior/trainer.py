@@ -21,6 +21,7 @@ from reprior.simulations import Simulations, Standardizer
 __all__ = ["fingerprint_of", "train"]
 
 VALIDATION_REPEATS = 4  # noise draws per held-out row
+GUESS_SHARE = 4  # the guess gets at most one step in so many of the training
 
 
 def train(
@@ -78,7 +79,7 @@ def train(
         scales.theta.forward(simulations.theta).to(device),
         scales.x.forward(simulations.x).to(device),
     )
-    base.prepare(theta_s[kept], x_s[kept])
+    base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
     theta_v, x_v = theta_s[held_out], x_s[held_out]
     theta_t, x_t = theta_s[kept], x_s[kept]
 

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from reprior.errors import FileFormatError, InputError
 from reprior.networks.build import build, default_settings, rebuild
 from reprior.networks.embedding import Embedding, build_embedding
-from reprior.networks.mlp import RIDGE, MLPBase, MLPSettings
+from reprior.networks.guess import RIDGE
+from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.networks.noise import NoiseLaw
 from reprior.networks.simformer import SimformerSettings
 
@@ -25,7 +26,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 def small(noise: str = "diagonal", **others) -> MLPSettings:
-    return MLPSettings(noise=noise, width=24, blocks=2, embedding=Embedding(width=16, features=8), **others)  # pyright: ignore[reportArgumentType]
+    embedding = Embedding(width=16, features=8)
+    return MLPSettings(noise=noise, width=24, blocks=2, embedding=embedding, guess="linear", **others)  # pyright: ignore[reportArgumentType]
 
 
 def linear_gaussian(n: int = 400) -> tuple[Tensor, Tensor]:
@@ -107,7 +109,7 @@ def test_untrained_loss_is_that_of_the_exact_denoiser(kind):
 def test_guess_extrapolates_along_the_line():
     base = prepared("scalar")
     x = torch.tensor([[20.0, -20.0, 20.0]])
-    assert torch.allclose(base.centre(x), (x / (1 + C)).float(), rtol=2e-3)
+    assert torch.allclose(base.guess(x)[0], (x / (1 + C)).float(), rtol=2e-3)
 
 
 def test_a_parameter_that_x_determines_keeps_a_width():
@@ -115,7 +117,7 @@ def test_a_parameter_that_x_determines_keeps_a_width():
     base = MLPBase(1, 1, small())
     theta = torch.randn(200, 1, generator=generator())
     base.prepare(theta, theta)
-    assert 1e-3 <= float(base.width) < 2e-3
+    assert 1e-3 <= float(base.guess.spread) < 2e-3
 
 
 # --- shapes and broadcasting --------------------------------------------------------------------------------

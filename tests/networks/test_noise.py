@@ -133,18 +133,19 @@ def test_random_frames_are_orthogonal_and_mix_all_axes(d):
 def test_scalar_law_draws_one_level_in_range():
     law = NoiseLaw(kind="scalar", log_std=4.0, s_min=0.01, s_max=5.0)
     width = torch.tensor([0.5, 2.0])
-    noise, told = law.draw(4_000, width, generator(5))
+    noise, told = law.draw(width.expand(4_000, 2), generator(5))
     level = noise.levels * width
     assert torch.allclose(level[:, 0], level[:, 1])
     assert float(level.min()) == pytest.approx(0.01)
     assert float(level.max()) == pytest.approx(5.0)
+    # Told in units of the typical width, which is 1 here.
     assert torch.allclose(told[:, 0], level[:, 0].log() / 2, atol=1e-6)
 
 
 def test_scalar_law_is_log_normal_about_the_typical_width():
     law = NoiseLaw(kind="scalar", s_min=1e-9, s_max=1e9)
     width = torch.tensor([0.1, 0.4])  # geometric mean 0.2
-    logs = (law.draw(20_000, width, generator(6))[0].levels * width)[:, 0].log()
+    logs = (law.draw(width.expand(20_000, 2), generator(6))[0].levels * width)[:, 0].log()
     # Standard errors: 1.5 / sqrt(20,000) = 0.011 and 0.0075.
     assert float(logs.mean()) == pytest.approx(math.log(0.2) - 1.2, abs=0.045)
     assert float(logs.std()) == pytest.approx(1.5, abs=0.03)
@@ -153,7 +154,7 @@ def test_scalar_law_is_log_normal_about_the_typical_width():
 @pytest.mark.parametrize("kind", ["diagonal", "full"])
 def test_a_share_of_the_noise_is_isotropic(kind):
     width = torch.tensor([0.5, 1.0, 2.0])
-    noise, told = NoiseLaw(kind=kind, isotropic=0.4).draw(20_000, width, generator(7))
+    noise, told = NoiseLaw(kind=kind, isotropic=0.4).draw(width.expand(20_000, 3), generator(7))
     levels = noise.levels * width
     same = (levels / levels[:, :1] - 1).abs().max(-1).values < 1e-4
     # A binomial share: standard error sqrt(0.24 / 20,000) = 0.0035.
@@ -171,7 +172,7 @@ def test_a_share_of_the_noise_is_isotropic(kind):
 def test_draws_follow_the_generator():
     width = torch.ones(2)
     law = NoiseLaw(kind="full")
-    one, two, other = (law.draw(5, width, generator(seed))[1] for seed in (1, 1, 2))
+    one, two, other = (law.draw(width.expand(5, 2), generator(seed))[1] for seed in (1, 1, 2))
     assert torch.equal(one, two)
     assert not torch.equal(one, other)
 

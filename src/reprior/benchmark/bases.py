@@ -18,6 +18,8 @@ from reprior.diffusion.training import Training
 from reprior.errors import InputError
 from reprior.loading import load
 from reprior.networks.build import NETWORKS
+from reprior.networks.embedding import Embedding
+from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import PAPER_SIMFORMER, SimformerSettings
 from reprior.posterior import Posterior
 from reprior.trainer import train
@@ -38,6 +40,21 @@ PAPER_TRAINING = Training(
     clip=10.0,
     patience=1_000,
 )
+
+
+# Tasks whose x is a set of items take an embedding that knows it, and SLCP's sharp posteriors more steps.
+MLP_RECIPES: dict[str, tuple[MLPSettings, Training]] = {
+    "slcp": (MLPSettings(embedding=Embedding(kind="set", item=2), guess="gaussian"), Training(steps=30_000)),
+    "turin": (
+        MLPSettings(
+            width=96,
+            blocks=2,
+            embedding=Embedding(kind="set", item=9, step=2, width=48, features=24),
+            guess="gaussian",
+        ),
+        Training(steps=8_000),
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -84,7 +101,7 @@ class BaseSpec:
             network = SimformerSettings(patch=5) if series else SimformerSettings()
             training = Training(steps=8_000, learning_rate=1e-3)
         else:
-            network, training = None, Training()
+            network, training = MLP_RECIPES.get(self.task, (None, Training()))
         if self.steps:
             training = Training(**{**vars(training), "steps": self.steps})
         return network, training, sampler

@@ -98,8 +98,14 @@ class Base(torch.nn.Module, ABC):
             predict: also diffuse the missing entries of x, behind the parameters (the same entries in every row).
         """
 
-    def prepare(self, theta: Tensor, x: Tensor) -> None:
-        """What a base takes from the standardised simulations, with shapes (n, d) and (n, m), before training."""
+    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
+        """What a base takes from the standardised simulations, with shapes (n, d) and (n, m), before training.
+
+        Arguments:
+            theta: standardised parameters.
+            x: standardised observations.
+            steps: how much work it may be, in steps of a small network.
+        """
 
     def features(self, x: Tensor) -> Tensor:
         """A fixed summary of standardised x, (K, m) -> (K, e), for networks that are trained beside the base.

@@ -8,6 +8,9 @@ diffusion (`reprior.ratio`), and its gradient is added to the base score. Two se
   anchor (`reprior.guidance.anchor`) as a starting point that a learned gate g(s) in (0, 1) switches off where it
   is wrong: a = g(s) anchor + network. The held-out loss of the ratio, a proper score, decides between with and
   without anchor, and when to stop.
+
+With ``under="transport"`` the quadratic part of log r is transported (`reprior.guidance.transport`, exact), and only the
+rest is learned, on draws of the transported base.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from reprior.errors import InputError
 from reprior.guidance.anchor import anchor_value, posterior_draws, precision_of
 from reprior.guidance.guidance import GradientGuided, Guidance
 from reprior.guidance.quadratic import Quadratic, find_quadratic
+from reprior.guidance.transport import Transported
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
 from reprior.posterior import Posterior
 from reprior.ratio.losses import loss_of
@@ -40,6 +44,7 @@ class RatioSettings:
     Attributes:
         weights: "posterior" (normalised within each x) or "joint" (the paper's).
         anchor: "choose" (the held-out loss decides), "on" or "off".
+        under: what the ratio stands on: the "base", or "transport" of the quadratic part of log r (posterior weights only).
         observations: the number of observations that base samples are drawn at.
         draws: base samples for each of them.
         time: how noise is drawn: "vp" (uniform in VP time, as in the paper) or "log" (log-normal).
@@ -50,6 +55,7 @@ class RatioSettings:
 
     weights: Literal["posterior", "joint"] = "posterior"
     anchor: Literal["choose", "on", "off"] = "choose"
+    under: Literal["base", "transport"] = "base"
     observations: int = 1_000
     draws: int = 64
     time: Literal["vp", "log"] = "log"
@@ -71,10 +77,13 @@ class RatioSettings:
         for name, allowed in (
             ("weights", ("posterior", "joint")),
             ("anchor", ("choose", "on", "off")),
+            ("under", ("base", "transport")),
             ("time", ("vp", "log")),
         ):
             if getattr(self, name) not in allowed:
                 raise InputError(f"{name}={getattr(self, name)!r} is unknown; allowed: {', '.join(allowed)}")
+        if self.under == "transport" and self.weights == "joint":
+            raise InputError("a ratio under transport is learned with weights='posterior'; got 'joint'")
         if self.observations < 2 or self.draws < 2:
             raise InputError(f"observations and draws must be at least 2; got {self.observations}, {self.draws}")
 
@@ -142,6 +151,7 @@ class DensityRatioGuidance(Guidance):
         settings: how it was trained.
         result: what the training did.
         notes: what there is to say of the training set (ESS of the weights, ...).
+        under: the part of log r that transport takes over, or None.
     """
 
     def __init__(
@@ -153,13 +163,17 @@ class DensityRatioGuidance(Guidance):
         settings: RatioSettings,
         result: FitResult | None = None,
         notes: dict[str, Any] | None = None,
+        under: Quadratic | None = None,
     ):
         loss_of(name)
-        self.name, self.model, self.posterior, self.change = name, model, posterior, change
+        self.name, self.model, self.posterior, self.under = name, model, posterior, under
+        self.change = change if under is None else change.without(under)
         self.settings, self.result, self.notes = settings, result, notes or {}
-        self.quadratic = find_quadratic(change)
+        self.quadratic = find_quadratic(self.change)
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        if self.under is not None:
+            denoiser = Transported(denoiser, self.under)
         precision = denoiser.x.new_zeros(())
         if self.model.anchored and self.quadratic.exact:
             d = len(self.quadratic.h)
@@ -179,10 +193,12 @@ class DensityRatioGuidance(Guidance):
             "x_features": network.x_features,
             "anchored": self.model.anchored,
             "notes": self.notes,
+            "under": None if self.under is None else {"c": self.under.c, "misfit": self.under.misfit},
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        return dict(self.model.state_dict())
+        own = {f"model.{name}": value for name, value in self.model.state_dict().items()}
+        return own if self.under is None else own | {"under.L": self.under.L, "under.h": self.under.h}
 
 
 class _RatioGuided(GradientGuided):

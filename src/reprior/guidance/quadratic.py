@@ -16,7 +16,7 @@ from torch import distributions as td
 from reprior import priors
 from reprior.change import PriorChange
 
-__all__ = ["Quadratic", "find_components", "find_quadratic"]
+__all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic"]
 
 TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
 
@@ -89,6 +89,27 @@ def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> 
     each = mixture.component_distribution.log_prob(theta.unsqueeze(-2)) + logits - log_p.unsqueeze(-1)
     fits = [_least_squares(z, each[:, k]) for k in range(each.shape[-1])]
     return fits if all(f.exact for f in fits) else None
+
+
+def expressible_part(change: PriorChange, noise: str, seed: int = 0, points: int = 2_000) -> Quadratic:
+    """The part of log r that transport can take over on a base of this noise: quadratic, and nowhere wider than p.
+
+    The curvature is that of the least-squares quadratic, cut to what the noise expresses (one number, one per
+    parameter, or a matrix) and to what narrows; the slope is fitted anew to what is left.
+    """
+    z = _points(change, seed, points)
+    whole = _fit(change, z)
+    if noise == "full":
+        values, frame = torch.linalg.eigh(whole.L)
+        L = frame @ torch.diag(values.clamp(min=0)) @ frame.T
+    else:
+        levels = whole.L.diagonal().clamp(min=0)
+        L = torch.diag(levels.min().expand(len(levels)) if noise == "scalar" else levels)
+    with torch.no_grad():
+        left = change(_precise(change, z)).double() + 0.5 * ((z.double() @ L) * z.double()).sum(-1)
+    design = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.float64)], dim=1)
+    solution = torch.linalg.lstsq(design, left.unsqueeze(1)).solution[:, 0]
+    return Quadratic(L, solution[:-1], float(solution[-1]), whole.misfit)
 
 
 def _points(change: PriorChange, seed: int, points: int) -> Tensor:

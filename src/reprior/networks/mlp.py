@@ -1,8 +1,7 @@
-"""The MLP base: a residual network of (z, noise, x) with EDM preconditioning, about a linear guess.
+"""The MLP base: a residual network of (z, noise, x) with EDM preconditioning, about a Gaussian guess.
 
-A linear regression of theta on x, fitted before training, gives a centre m(x) and what it leaves open, the widths w. The
-network works on (theta - m(x)) / w, which has mean zero and unit variance, so that a linear-Gaussian posterior needs
-nothing learned and x beyond the simulations is extrapolated along the line.
+A guess N(m(x), diag w(x)^2) is fitted before training (`reprior.networks.guess`). The network works on
+(theta - m(x)) / w(x), which has mean zero and unit variance at every x.
 
 The observation is embedded once; its embedding and the noise enter every block through a bias. Both biases are
 computed once per observation and once per noise level, so a step of the sampler costs the blocks alone.
@@ -10,19 +9,20 @@ computed once per observation and once per noise level, so a step of the sampler
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
+from typing import Literal
 
 import torch
 from torch import Generator, Tensor, nn
 
 from reprior.diffusion.denoiser import Base, Denoiser, NoiseKind
 from reprior.errors import InputError
-from reprior.networks.embedding import Embedding, build_embedding
+from reprior.networks.embedding import Embedding, build_embedding, summary_of
+from reprior.networks.guess import Guess
 from reprior.networks.noise import Noise, NoiseLaw, full_noise, noise_features
 
 __all__ = ["MLPBase", "MLPSettings"]
-
-RIDGE = 1e-4  # of the variance of x: keeps the linear guess tame where entries of x repeat each other
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class MLPSettings:
         width: the hidden width.
         blocks: the number of residual blocks, of two layers each.
         embedding: the embedding network for x.
+        guess: what is known before the diffusion: "linear" (a regression) or "gaussian" (a network's mean and width).
         law: how noise is drawn in training (its kind follows `noise`).
     """
 
@@ -41,11 +42,14 @@ class MLPSettings:
     width: int = 160
     blocks: int = 3
     embedding: Embedding = field(default_factory=Embedding)
+    guess: Literal["linear", "gaussian"] = "linear"
     law: NoiseLaw = field(default_factory=NoiseLaw)
 
     def __post_init__(self) -> None:
         if self.width < 1 or self.blocks < 1:
             raise InputError(f"an MLP needs width and blocks of at least 1; got {self.width} and {self.blocks}")
+        if self.guess not in ("linear", "gaussian"):
+            raise InputError(f"guess {self.guess!r} is unknown; allowed: linear, gaussian")
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
 
 
@@ -59,10 +63,6 @@ class MLPBase(Base):
         embedding: the user's own embedding module for x, (n, m) -> (n, e); else the one of the settings.
     """
 
-    slope: Tensor
-    offset: Tensor
-    width: Tensor
-
     def __init__(self, dim: int, x_dim: int, settings: MLPSettings, embedding: nn.Module | None = None):
         super().__init__()
         self.dim, self.x_dim, self.settings = dim, x_dim, settings
@@ -74,6 +74,10 @@ class MLPBase(Base):
             self.embedding.eval()
             features = self.embedding(torch.zeros(2, x_dim)).shape[-1]
             self.embedding.train()
+        summary = summary_of(settings.embedding, embedding is None)
+        size = summary(torch.zeros(1, x_dim)).shape[1]
+        copy = deepcopy(self.embedding) if settings.guess == "gaussian" else None
+        self.guess = Guess(dim, summary, size, copy, features)
         told = {"scalar": 1, "diagonal": dim, "full": dim * (dim + 1) // 2}[settings.noise]
         w, k = settings.width, settings.blocks
         self.into = nn.Linear(dim, w)
@@ -82,29 +86,15 @@ class MLPBase(Base):
         self.first = nn.ModuleList([nn.Linear(w, w) for _ in range(k)])
         self.second = nn.ModuleList([nn.Linear(w, w) for _ in range(k)])
         self.out = nn.Linear(w, dim)
-        self.register_buffer("slope", torch.zeros(dim, x_dim))
-        self.register_buffer("offset", torch.zeros(dim))
-        self.register_buffer("width", torch.ones(dim))
         for layer in (*self.second, self.out):
             for parameter in layer.parameters():
                 nn.init.zeros_(parameter)
 
-    @torch.no_grad()
-    def prepare(self, theta: Tensor, x: Tensor) -> None:
-        """Fits the linear guess (ridge regression) on standardised simulations, with shapes (n, d) and (n, m)."""
-        ones = torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
-        design = torch.cat([x.double(), ones], dim=1)
-        gram = design.T @ design / len(x)
-        gram += RIDGE * torch.eye(len(gram), dtype=torch.float64, device=x.device)
-        solution = torch.linalg.solve(gram, design.T @ theta.double() / len(x))
-        left = theta.double() - design @ solution
-        self.slope.copy_(solution[:-1].T)
-        self.offset.copy_(solution[-1])
-        self.width.copy_(left.std(0).clamp(min=1e-3))
-
-    def centre(self, x: Tensor) -> Tensor:
-        """m(x), the linear guess, with shape (K, d)."""
-        return x @ self.slope.T + self.offset
+    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
+        """Fits the guess on standardised simulations, with shapes (n, d) and (n, m)."""
+        self.guess.fit(theta, x, steps)
+        if self.guess.embedding is not None:  # a good start for the network's own
+            self.embedding.load_state_dict(self.guess.embedding.state_dict())
 
     def encode(self, x: Tensor) -> Tensor:
         """The biases that x gives to every block, with shape (K, (blocks + 1) width)."""
@@ -124,11 +114,11 @@ class MLPBase(Base):
             h = h + second(nn.functional.silu(first(nn.functional.silu(h)) + bias))
         return self.out(nn.functional.silu(h))
 
-    def denoise(self, z: Tensor, noise: Noise, told: Tensor, code: Tensor, centre: Tensor) -> Tensor:
-        """E[theta_0 | z, x] from encoded x; the noise is in units of `width`."""
-        z_in, skip, out_scale = noise.precondition((z - centre) / self.width)
+    def denoise(self, z: Tensor, noise: Noise, told: Tensor, code: Tensor, centre: Tensor, width: Tensor) -> Tensor:
+        """E[theta_0 | z, x] from encoded x; the noise is in units of the guess's width."""
+        z_in, skip, out_scale = noise.precondition((z - centre) / width)
         f = self.residual(z_in, told, code)
-        return centre + self.width * (skip + noise.apply(out_scale, f))
+        return centre + width * (skip + noise.apply(out_scale, f))
 
     def condition(self, x: Tensor, predict: bool = False) -> Denoiser:
         if predict:
@@ -143,8 +133,9 @@ class MLPBase(Base):
             x: standardised observations, with shape (n, m).
             generator: draws the noise.
         """
-        noise, told = self.settings.law.draw(len(theta), self.width, generator)
-        left = (theta - self.centre(x)) / self.width
+        centre, width = self.guess(x)
+        noise, told = self.settings.law.draw(width, generator)
+        left = (theta - centre) / width
         eps = torch.randn(theta.shape, generator=generator).to(theta)
         z_in, skip, out_scale = noise.precondition(left + noise.apply(noise.levels, eps))
         f = self.residual(z_in, told, self.encode(x))
@@ -167,7 +158,8 @@ class _BoundMLP(Denoiser):
         self.dim, self.noise = base.dim, base.noise
         self.s_min, self.s_max = base.s_min, base.s_max
         self.observations = len(x)
-        self.code, self.centre = base.encode(x), base.centre(x)
+        self.code = base.encode(x)
+        self.centre, self.width = base.guess(x)
 
     def select(self, k: int) -> Denoiser:
         return _BoundMLP(self.base, self.x[k : k + 1])
@@ -179,13 +171,13 @@ class _BoundMLP(Denoiser):
             raise InputError(f"noise of shape {tuple(s.shape)} does not broadcast to z of shape {tuple(z.shape)}")
         if levels.shape[-1] > 1 and self.noise == "scalar":
             raise InputError("this base was trained with noise='scalar'; one level per parameter needs 'diagonal'")
-        noise = Noise(levels / self.base.width)
-        told = noise_features(Noise(levels) if self.noise == "scalar" else noise, self.noise, self.dim)
-        return self.base.denoise(z, noise, told, self.code, self.centre)
+        noise = Noise(levels / self.width)
+        told = noise_features(noise, self.noise, self.dim)
+        return self.base.denoise(z, noise, told, self.code, self.centre, self.width)
 
     def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
         if self.noise != "full":
             return super().mean_full(z, cov)
-        noise = full_noise(cov.to(z) / (self.base.width.unsqueeze(-1) * self.base.width))
+        noise = full_noise(cov.to(z) / (self.width.unsqueeze(-1) * self.width.unsqueeze(-2)))
         told = noise_features(noise, "full", self.dim)
-        return self.base.denoise(z, noise, told, self.code, self.centre)
+        return self.base.denoise(z, noise, told, self.code, self.centre, self.width)

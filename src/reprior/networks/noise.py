@@ -55,13 +55,13 @@ def full_noise(cov: Tensor) -> Noise:
 
 
 def noise_features(noise: Noise, kind: NoiseKind, dim: int) -> Tensor:
-    """What the network is told of the noise: log s, the log levels, or the upper triangle of log S / 2.
+    """What the network is told of the noise: mean log level, the log levels, or the upper triangle of log S / 2.
 
     Returns: features of shape (*, 1), (*, D) or (*, D (D + 1) / 2), scaled to order one.
     """
     logs = noise.levels.log() / 2
     if kind == "scalar":
-        return logs[..., :1]
+        return logs.mean(-1, keepdim=True)
     if kind == "diagonal":
         return logs.expand(*logs.shape[:-1], dim)
     logs = logs.expand(*logs.shape[:-1], dim)
@@ -101,24 +101,25 @@ class NoiseLaw:
         if not self.log_std > 0 or not 0 <= self.isotropic <= 1:
             raise InputError(f"noise needs log_std > 0 and isotropic in [0, 1]; got {self.log_std}, {self.isotropic}")
 
-    def draw(self, n: int, width: Tensor, generator: Generator) -> tuple[Noise, Tensor]:
-        """Noise for n training rows, in units of ``width`` per parameter.
+    def draw(self, width: Tensor, generator: Generator) -> tuple[Noise, Tensor]:
+        """Noise for n training rows, in units of ``width``.
 
         Arguments:
-            n: the number of rows.
-            width: the scale of each parameter given x, with shape (d,): noise matters about there.
+            width: the scale of each parameter given x, with shape (n, d): noise matters about there.
             generator: the source of randomness.
 
         Returns: the noise in those units, and the features the network is told of it.
         """
-        d, typical = len(width), width.log().mean().exp()
-        logs = self.log_mean + self.log_std * torch.randn(n, d, generator=generator)
-        one = (logs[:, :1].exp() * typical.cpu()).clamp(self.s_min, self.s_max).to(width)
+        n, d = width.shape
+        typical = width.log().mean(-1, keepdim=True).exp()
+        logs = self.log_mean + self.log_std * torch.randn(n, d, generator=generator).to(width)
+        one = (logs[:, :1].exp() * typical).clamp(self.s_min, self.s_max)
         alike = one / width  # one level for all parameters, in units of each width
         if self.kind == "scalar":
-            return Noise(alike), noise_features(Noise(one), "scalar", d)
+            noise = Noise(alike)
+            return noise, noise_features(noise, "scalar", d)
         same = (torch.rand(n, 1, generator=generator) < self.isotropic).to(width.device)
-        apart = logs.exp().to(width).clamp(self.s_min / typical, self.s_max / typical)
+        apart = (logs.exp() * width).clamp(self.s_min, self.s_max) / width
         noise = Noise(torch.where(same, alike, apart))
         if self.kind == "full" and d > 1:
             frame = _random_frames(n, d, generator).to(width)

@@ -78,7 +78,7 @@ class SimformerBase(Base):
             raw_values=settings.tokens == "learned",
         )
 
-    def prepare(self, theta: Tensor, x: Tensor) -> None:
+    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
         if self.settings.output == "mean":
             self.guess.fit(torch.cat([theta, x], -1))
 

@@ -15,14 +15,17 @@ from torch import Generator, Tensor
 
 from reprior import metrics
 from reprior.change import PriorChange
+from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance.anchor import precision_of
 from reprior.guidance.guidance import chunked
+from reprior.guidance.quadratic import Quadratic
+from reprior.guidance.transport import Transported
 from reprior.posterior import Posterior
 from reprior.weights import share
 
-__all__ = ["Pool", "joint_pool", "posterior_pool", "tempered_weights"]
+__all__ = ["Pool", "bound", "joint_pool", "posterior_pool", "tempered_weights"]
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,13 @@ def stored(posterior: Posterior, observed: Tensor | None) -> tuple[Tensor, Tenso
     return theta, x
 
 
+@torch.no_grad()
+def bound(posterior: Posterior, x: Tensor, predict: bool, under: Quadratic | None) -> Denoiser:
+    """The base at standardised observations, with shape (K, m), transported where a part of log r is taken over."""
+    denoiser = posterior.base.condition(x.to(posterior.device), predict)
+    return denoiser if under is None else Transported(denoiser, under)
+
+
 def posterior_pool(
     posterior: Posterior,
     change: PriorChange,
@@ -103,6 +113,7 @@ def posterior_pool(
     sampler: Sampler,
     generator: Generator,
     observed: Tensor | None = None,
+    under: Quadratic | None = None,
 ) -> Pool:
     """Base draws at stored observations, weighted within each.
 
@@ -114,6 +125,7 @@ def posterior_pool(
         sampler: how they are drawn.
         generator: the source of randomness.
         observed: which entries of x are observed, with shape (m,); all if None.
+        under: a part of log r that transport takes over: draws and weights are those of what is left.
     """
     theta, x = stored(posterior, observed)
     weights = tempered_weights(change(theta), least=min(200.0, len(theta) / 10))
@@ -125,13 +137,12 @@ def posterior_pool(
     parts = []
     block = 256
     for i in range(0, len(x), block):
-        with torch.no_grad():
-            denoiser = posterior.base.condition(x[i : i + block].to(posterior.device), predict=observed is not None)
+        denoiser = bound(posterior, x[i : i + block], observed is not None, under)
         parts.append(chunked(denoiser, draws, sampler, generator).cpu())
     pool = torch.cat(parts, dim=1)  # (draws, K, D)
-    log_r = change(pool)
+    log_r = change(pool) if under is None else change(pool) - under(pool)
     _check_mass(log_r)
-    weight = change.weights(pool)
+    weight = torch.softmax(log_r, 0) * draws
     ess = float(torch.tensor([share(log_r[:, k]) for k in range(len(x))]).median())
     log_z = torch.logsumexp(log_r, 0) - torch.log(torch.tensor(float(draws)))
     index = torch.arange(len(x)).repeat_interleave(draws)

@@ -16,10 +16,10 @@ from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.anchor import anchor_value
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.guidance.quadratic import find_quadratic
+from reprior.guidance.quadratic import Quadratic, expressible_part, find_quadratic
 from reprior.posterior import ROWS, Posterior
 from reprior.ratio.losses import loss_of
-from reprior.ratio.pool import Pool, joint_pool, posterior_pool
+from reprior.ratio.pool import Pool, bound, joint_pool, posterior_pool
 
 __all__ = ["Rows", "learn_ratio", "make_pool", "noisy_rows"]
 
@@ -45,12 +45,17 @@ class Rows:
 
 
 def make_pool(
-    posterior: Posterior, change: PriorChange, settings: RatioSettings, seed: int, observed: Tensor | None
+    posterior: Posterior,
+    change: PriorChange,
+    settings: RatioSettings,
+    seed: int,
+    observed: Tensor | None,
+    under: Quadratic | None = None,
 ) -> Pool:
     """The training set that the settings ask for."""
-    make = joint_pool if settings.weights == "joint" else posterior_pool
     generator = torch.Generator().manual_seed(seed)
-    return make(posterior, change, settings.observations, settings.draws, settings.sampler, generator, observed)
+    common = (posterior, change, settings.observations, settings.draws, settings.sampler, generator, observed)
+    return joint_pool(*common) if settings.weights == "joint" else posterior_pool(*common, under)
 
 
 def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generator) -> Tensor:
@@ -63,18 +68,20 @@ def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generat
 
 
 @torch.no_grad()
-def noisy_rows(posterior: Posterior, pool: Pool, time: str, means: bool, generator: Generator) -> Rows:
+def noisy_rows(
+    posterior: Posterior, pool: Pool, time: str, means: bool, generator: Generator, under: Quadratic | None = None
+) -> Rows:
     """One noisy copy of every row of a pool."""
     s = draw_noise(len(pool.theta), time, posterior.base.s_min, posterior.base.s_max, generator)
     z = pool.theta + s * torch.randn(pool.theta.shape, generator=generator)
     row = torch.arange(len(z))
     mean = torch.zeros_like(z)
     if means:
-        mean = _means(posterior, pool, z, s)
+        mean = _means(posterior, pool, z, s, under)
     return Rows(z, s, mean, row)
 
 
-def _means(posterior: Posterior, pool: Pool, z: Tensor, s: Tensor) -> Tensor:
+def _means(posterior: Posterior, pool: Pool, z: Tensor, s: Tensor, under: Quadratic | None) -> Tensor:
     predict, device = z.shape[1] > posterior.dim, posterior.device
     out = torch.empty_like(z)
     if pool.draws:  # the same number of draws at each observation: encode each observation once
@@ -84,11 +91,11 @@ def _means(posterior: Posterior, pool: Pool, z: Tensor, s: Tensor) -> Tensor:
             rows = slice(i * pool.draws, (i + len(x)) * pool.draws)
             shape = (len(x), pool.draws, -1)
             z_k, s_k = (v[rows].reshape(shape).transpose(0, 1).to(device) for v in (z, s))
-            mean = posterior.base.condition(x.to(device), predict).mean(z_k, s_k)
+            mean = bound(posterior, x, predict, under).mean(z_k, s_k)
             out[rows] = mean.transpose(0, 1).reshape(-1, z.shape[1]).cpu()
         return out
     for part in torch.arange(len(z)).split(ROWS):
-        denoiser = posterior.base.condition(pool.x[pool.index[part]].to(device), predict)
+        denoiser = bound(posterior, pool.x[pool.index[part]], predict, under)
         out[part] = denoiser.mean(z[part].to(device), s[part].to(device)).cpu()
     return out
 
@@ -120,19 +127,21 @@ def learn_ratio(
         observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
         pool: a training set made before with the same settings.
     """
-    pool = make_pool(posterior, change, settings, seed, observed) if pool is None else pool
+    under = expressible_part(change, posterior.base.noise) if settings.under == "transport" else None
+    pool = make_pool(posterior, change, settings, seed, observed, under) if pool is None else pool
+    rest = change if under is None else change.without(under)
     generator = torch.Generator().manual_seed(seed + 1)
     wants_anchor = settings.anchor != "off" and change.differentiable
     copies = NOISY_COPIES if settings.weights == "posterior" else 1
-    rows = join([noisy_rows(posterior, pool, settings.time, wants_anchor, generator) for _ in range(copies)])
+    rows = join([noisy_rows(posterior, pool, settings.time, wants_anchor, generator, under) for _ in range(copies)])
     anchor = torch.zeros(len(rows.z))
     if wants_anchor:
-        quadratic = find_quadratic(change)
+        quadratic = find_quadratic(rest)
         where = pool.index[rows.row]
         with torch.no_grad():
             for part in torch.arange(len(rows.z)).split(ROWS):
                 k = where[part]
-                value = anchor_value(change, quadratic, rows.mean[part], rows.s[part], pool.precision[k])
+                value = anchor_value(rest, quadratic, rows.mean[part], rows.s[part], pool.precision[k])
                 anchor[part] = (value - pool.log_z[k]).clamp(-30, 30).nan_to_num(nan=0.0)
     options = {"on": (True,), "off": (False,), "choose": (True, False)}[settings.anchor]
     if not wants_anchor:
@@ -145,7 +154,7 @@ def learn_ratio(
         "held_out": {("anchor" if m.anchored else "plain"): r.best_loss for m, r in fitted},
         "seconds": sum(r.seconds for _, r in fitted),
     }
-    return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes)
+    return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes, under)
 
 
 def _fit_one(
