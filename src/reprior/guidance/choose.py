@@ -18,7 +18,7 @@ from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
 from reprior.posterior import Posterior
 from reprior.weights import share
 
-__all__ = ["choose"]
+__all__ = ["choose", "transport_refused"]
 
 OBSERVATIONS = 16
 DRAWS = 1_000
@@ -84,6 +84,14 @@ def _typical(posterior: Posterior, change: PriorChange, generator: torch.Generat
 def _cuts(change: PriorChange, seed: int) -> bool:
     """Whether the target prior has no mass in parts of the prior's support."""
     return not bool(change.inside(priors.sample(change.prior, 1_000, seed)).all())
+
+
+def transport_refused(posterior: Posterior, change: PriorChange, seed: int) -> str:
+    """Why one transport cannot make the whole change at typical observations; empty if it can."""
+    quadratics = quadratics_of(change)
+    if quadratics is not None and len(quadratics) > 1:
+        return "a mixture is drawn component by component"
+    return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed)
 
 
 def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:

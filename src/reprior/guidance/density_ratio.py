@@ -5,12 +5,13 @@ diffusion (`reprior.ratio`), and its gradient is added to the base score. Two se
 
 - `PAPER`: joint weights, network and training as the paper states them.
 - `BEST` (the default): the posterior ratio, weights normalised within each x, x drawn where it will be asked, and the
-  anchor (`reprior.guidance.anchor`) as a starting point that a learned gate g(s) in (0, 1) switches off where it
-  is wrong: a = g(s) anchor + network. The held-out loss of the ratio, a proper score, decides between with and
-  without anchor, and when to stop.
+  anchor (`reprior.guidance.anchor`) as a starting point that a learned gate switches off where it is wrong:
+  a = (1 + g(s)) anchor + network, with g and the network zero at first. The held-out loss of the ratio, a proper
+  score, decides between with and without anchor (after a short trial of both), and when to stop.
 
 With ``under="transport"`` the quadratic part of log r is transported (`reprior.guidance.transport`, exact), and only the
-rest is learned, on draws of the transported base.
+rest is learned, on draws of the transported base. `BEST` does so where the base can express the whole of log r, and
+learns on the base itself elsewhere.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class RatioSettings:
     Attributes:
         weights: "posterior" (normalised within each x) or "joint" (the paper's).
         anchor: "choose" (the held-out loss decides), "on" or "off".
-        under: what the ratio stands on: the "base", or "transport" of the quadratic part of log r (posterior weights only).
+        under: what the ratio stands on: the "base", "transport" of the quadratic part of log r (posterior weights only), or
+            "choose": transport where that is exact.
         observations: the number of observations that base samples are drawn at.
         draws: base samples for each of them.
         time: how noise is drawn: "vp" (uniform in VP time, as in the paper) or "log" (log-normal).
@@ -55,14 +57,14 @@ class RatioSettings:
 
     weights: Literal["posterior", "joint"] = "posterior"
     anchor: Literal["choose", "on", "off"] = "choose"
-    under: Literal["base", "transport"] = "base"
+    under: Literal["base", "transport", "choose"] = "choose"
     observations: int = 1_000
     draws: int = 64
     time: Literal["vp", "log"] = "log"
     network: RatioNetworkSettings = field(default_factory=RatioNetworkSettings)
     training: Training = field(
         default_factory=lambda: Training(
-            steps=1_500,
+            steps=2_400,
             batch=2_048,
             learning_rate=2e-3,
             ema=0.995,
@@ -77,7 +79,7 @@ class RatioSettings:
         for name, allowed in (
             ("weights", ("posterior", "joint")),
             ("anchor", ("choose", "on", "off")),
-            ("under", ("base", "transport")),
+            ("under", ("base", "transport", "choose")),
             ("time", ("vp", "log")),
         ):
             if getattr(self, name) not in allowed:
@@ -92,6 +94,7 @@ BEST = RatioSettings()
 PAPER = RatioSettings(
     weights="joint",
     anchor="off",
+    under="base",
     observations=420,
     draws=1_000,
     time="vp",
@@ -113,7 +116,7 @@ PAPER = RatioSettings(
 
 
 class RatioModel(nn.Module):
-    """a(z, s, x) = gate(s) anchor + network(z, s, x).
+    """a(z, s, x) = (1 + g(s)) anchor + network(z, s, x).
 
     Arguments:
         dim: the number D of diffused variables.
@@ -129,7 +132,7 @@ class RatioModel(nn.Module):
         if anchored:
             self.gate = nn.Sequential(nn.Linear(1, 16), nn.SiLU(), nn.Linear(16, 1))
             nn.init.zeros_(self.gate[2].weight)  # pyright: ignore[reportArgumentType]
-            nn.init.constant_(self.gate[2].bias, 2.0)  # pyright: ignore[reportArgumentType]
+            nn.init.zeros_(self.gate[2].bias)  # pyright: ignore[reportArgumentType]
 
     def forward(self, z: Tensor, s: Tensor, code: Tensor, anchor: Tensor) -> Tensor:
         """a, with shape (*, K); ``anchor`` has that shape, and is not used where there is none."""
@@ -137,7 +140,7 @@ class RatioModel(nn.Module):
         if not self.anchored:
             return a
         s = s.reshape(1) if s.ndim == 0 else s
-        return a + torch.sigmoid(self.gate(s.log()))[..., 0] * anchor
+        return a + (1 + self.gate(s.log())[..., 0]) * anchor
 
 
 class DensityRatioGuidance(Guidance):

@@ -6,7 +6,7 @@ Noise is added afresh: each of `NOISY_COPIES` copies of the pool gets its own no
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor, nn
@@ -15,6 +15,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.anchor import anchor_value
+from reprior.guidance.choose import transport_refused
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.quadratic import Quadratic, expressible_part, find_quadratic
 from reprior.posterior import ROWS, Posterior
@@ -24,6 +25,8 @@ from reprior.ratio.pool import Pool, bound, joint_pool, posterior_pool
 __all__ = ["Rows", "learn_ratio", "make_pool", "noisy_rows"]
 
 NOISY_COPIES = 4
+FEWEST = 4.0  # effective draws per observation, below which the anchor is used as it is
+TRIAL = 8  # a trial takes one step in so many
 LOG_MEAN, LOG_STD = -0.7, 1.5  # of log s, with time="log"
 
 
@@ -127,7 +130,7 @@ def learn_ratio(
         observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
         pool: a training set made before with the same settings.
     """
-    under = expressible_part(change, posterior.base.noise) if settings.under == "transport" else None
+    under = _taken_over(posterior, change, settings, seed)
     pool = make_pool(posterior, change, settings, seed, observed, under) if pool is None else pool
     rest = change if under is None else change.without(under)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -146,15 +149,35 @@ def learn_ratio(
     options = {"on": (True,), "off": (False,), "choose": (True, False)}[settings.anchor]
     if not wants_anchor:
         options = (False,)
-    fitted = [_fit_one(posterior, pool, rows, anchor, estimator, settings, seed, on, progress) for on in options]
-    model, result = min(fitted, key=lambda pair: pair[1].best_loss)
+    held_out, seconds = {}, 0.0
+    if len(options) > 1 and pool.draws and pool.ess * pool.draws < FEWEST:
+        # So few draws carry the weights that their own normalisation is off: they can neither teach nor judge.
+        settings, options = replace(settings, training=replace(settings.training, steps=1)), (True,)
+    if len(options) > 1:  # a short trial of each decides which is trained
+        short = replace(settings, training=replace(settings.training, steps=max(1, settings.training.steps // TRIAL)))
+        for on in options:
+            _, tried = _fit_one(posterior, pool, rows, anchor, estimator, short, seed, on, progress)
+            held_out["anchor" if on else "plain"] = tried.best_loss
+            seconds += tried.seconds
+        options = (held_out["anchor"] < held_out["plain"],)
+    model, result = _fit_one(posterior, pool, rows, anchor, estimator, settings, seed, options[0], progress)
     notes = {
         "training_ess": pool.ess,
         "anchored": model.anchored,
-        "held_out": {("anchor" if m.anchored else "plain"): r.best_loss for m, r in fitted},
-        "seconds": sum(r.seconds for _, r in fitted),
+        "trials": held_out,
+        "held_out": result.best_loss,
+        "seconds": seconds + result.seconds,
     }
     return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes, under)
+
+
+def _taken_over(posterior: Posterior, change: PriorChange, settings: RatioSettings, seed: int) -> Quadratic | None:
+    """The part of log r that transport takes over, if any."""
+    if settings.under == "base" or settings.weights == "joint":
+        return None
+    if settings.under == "choose" and transport_refused(posterior, change, seed):
+        return None
+    return expressible_part(change, posterior.base.noise)
 
 
 def _fit_one(
@@ -193,6 +216,9 @@ def _fit_one(
         parts = [value(module, part) for part in held.split(20_000)]
         return float(torch.stack(parts).mean())
 
+    start = {k: v.clone() for k, v in model.state_dict().items()}
+    with torch.no_grad():
+        untrained = validate(model)
     result = fit(
         model,
         lambda module, i, _: value(module, kept[i]),
@@ -203,4 +229,7 @@ def _fit_one(
         label=f"{estimator} ratio" + (" with anchor" if anchored else ""),
         progress=progress,
     )
+    if untrained < result.best_loss or settings.training.steps == 1:  # the anchor alone is better than what few weighted draws can teach
+        model.load_state_dict(start)
+        result = replace(result, best_step=0, best_loss=untrained)
     return model.requires_grad_(False), result
