@@ -1,0 +1,85 @@
+"""The commands of the paper's benchmark: `reprior bench run` and what is made of its results."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+console = Console()
+
+TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
+PARTS = ["posterior", "predictive"]
+Folder = Annotated[Path, typer.Argument(help="Folder of the results.")]
+
+
+def run(
+    task: Annotated[list[str], typer.Option(help="Tasks.")] = TASKS,
+    regime: Annotated[list[str], typer.Option(help="Regimes.")] = ["id", "ood"],
+    method: Annotated[list[str], typer.Option(help="Methods (base: no change); all of the preset's if left out.")] = [],
+    preset: Annotated[str, typer.Option(help="best (this library's defaults) or paper.")] = "best",
+    network: Annotated[str, typer.Option(help="Base of the posterior part of preset best: mlp or simformer.")] = "mlp",
+    part: Annotated[list[str], typer.Option(help="posterior; predictive (OUP and Turin, Simformer base).")] = PARTS,
+    observations: Annotated[int, typer.Option(help="Observations per cell.")] = 10,
+    runs: Annotated[int, typer.Option(help="Runs per cell.")] = 3,
+    samples: Annotated[int, typer.Option(help="Samples per observation.")] = 5_000,
+    seed: Annotated[int, typer.Option(help="Seed of the observations; 30000 is for tuning.")] = 20_000,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The smallest version: 1 observation, 1 run, few steps.")
+    ] = False,
+    fast: Annotated[bool, typer.Option(help="Leave out the random-forest C2ST.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
+    scheduler: Annotated[str, typer.Option(help="Address of a Dask scheduler, instead of local processes.")] = "",
+    bases: Annotated[Path, typer.Option(help="Folder of the bases (trained where missing).")] = Path("results/bases"),
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+) -> None:
+    """Run the benchmark's cells that are not done; a killed run goes on where it stopped."""
+    from reprior.benchmark.grid import Plan
+    from reprior.benchmark.runner import cluster_executor, local_executor, run_grid
+
+    plan = Plan(
+        preset=preset,
+        tasks=tuple(task),
+        regimes=tuple(regime),
+        methods=tuple(method),
+        parts=tuple(part),
+        network=network,
+        observations=observations,
+        runs=runs,
+        samples=samples,
+        seed=seed,
+        slow=not fast,
+    )
+    plan = plan.quick() if quick else plan
+    executor = partial(cluster_executor, scheduler) if scheduler else partial(local_executor, workers)
+    try:
+        errors = run_grid(plan.cells(), out, bases, executor, console)
+    except KeyboardInterrupt:
+        console.print("stopped; what is done is kept, and the same command goes on from here")
+        raise typer.Exit(130) from None
+    table(out)
+    if errors:
+        for name, error in errors.items():
+            console.print(f"\n{name}\n{error}", style="red", markup=False, highlight=False, soft_wrap=True)
+        console.print(f"{len(errors)} cells failed; the same command tries them again", style="red")
+        raise typer.Exit(1)
+
+
+def table(out: Folder = Path("results")) -> None:
+    """Show every table beside the paper's numbers; write results.csv and tables/*.md."""
+    from rich.markdown import Markdown
+
+    from reprior.benchmark.markdown import write_tables
+    from reprior.benchmark.tables import refusals, summarise, write_csv
+
+    rows: list[dict[str, Any]] = summarise(out)
+    if not rows:
+        console.print(f"no finished cells in {out / 'cells'}")
+        return
+    write_csv(rows, out / "results.csv")
+    for path in write_tables(rows, out / "tables", refusals(out)):
+        console.print(Markdown(path.read_text()))
+        console.print(f"written: {path}\n")
