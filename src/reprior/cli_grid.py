@@ -61,11 +61,7 @@ def run(
         console.print("stopped; what is done is kept, and the same command goes on from here")
         raise typer.Exit(130) from None
     table(out)
-    if errors:
-        for name, error in errors.items():
-            console.print(f"\n{name}\n{error}", style="red", markup=False, highlight=False, soft_wrap=True)
-        console.print(f"{len(errors)} cells failed; the same command tries them again", style="red")
-        raise typer.Exit(1)
+    _report(errors)
 
 
 def table(out: Folder = Path("results")) -> None:
@@ -83,3 +79,34 @@ def table(out: Folder = Path("results")) -> None:
     for path in write_tables(rows, out / "tables", refusals(out)):
         console.print(Markdown(path.read_text()))
         console.print(f"written: {path}\n")
+
+
+def evidence(
+    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+) -> None:
+    """Compute, from exact references, the figures of the paper that its stated settings do not give."""
+    from rich.markdown import Markdown
+
+    from reprior.benchmark.evidence import evidence_cells, evidence_rows
+    from reprior.benchmark.markdown import evidence_table
+    from reprior.benchmark.runner import local_executor, run_grid
+    from reprior.benchmark.tables import write_csv
+
+    errors = run_grid(evidence_cells(), out, out / "bases", partial(local_executor, workers), console)
+    rows = evidence_rows(out)
+    if rows:
+        write_csv(rows, out / "evidence.csv")
+        path = evidence_table(rows, out / "tables")
+        console.print(Markdown(path.read_text()))
+    _report(errors)
+
+
+def _report(errors: dict[str, str]) -> None:
+    """Shows the errors of a run, if any, and ends with exit code 1."""
+    if not errors:
+        return
+    for name, error in errors.items():
+        console.print(f"\n{name}\n{error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{len(errors)} cells failed; the same command tries them again", style="red")
+    raise typer.Exit(1)

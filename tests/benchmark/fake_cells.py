@@ -22,7 +22,6 @@ class FakeCell:
     regime: str = "id"
     preset: str = "best"
     method: str = "base"
-    base_steps: int = 1
     needs_base: bool = False
 
     @property
@@ -30,8 +29,8 @@ class FakeCell:
         return f"cell{self.number}"
 
     @property
-    def base(self) -> BaseSpec:
-        return BaseSpec(self.task, self.regime, steps=self.base_steps)
+    def base(self) -> BaseSpec | None:
+        return BaseSpec(self.task, self.regime, steps=1) if self.needs_base else None
 
     def done(self, folder: Path) -> bool:
         return (folder / "cells" / f"{self.name}.json").exists()

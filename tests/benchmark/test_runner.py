@@ -132,7 +132,7 @@ def test_no_scheduler_is_said_in_one_line(monkeypatch):
         raise OSError("timed out")
 
     monkeypatch.setattr(distributed, "Client", refuse)
-    with pytest.raises(InputError, match="no Dask scheduler answers at 'tcp://127.0.0.1:1'"):
+    with pytest.raises(InputError, match="no Dask scheduler answers"):
         cluster_executor("tcp://127.0.0.1:1").__enter__()
 
 

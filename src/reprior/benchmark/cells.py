@@ -73,11 +73,6 @@ class Cell:
         return BaseSpec(self.task, self.regime, self.network, self.preset, steps=self.base_steps, quick=self.quick)
 
     @property
-    def needs_base(self) -> bool:
-        """Whether the base must be there before it can run."""
-        return True
-
-    @property
     def name(self) -> str:
         """The name of its record."""
         parts = [self.base.name, self.method, f"run{self.run}", f"{self.observations}x{self.samples}"]

@@ -16,7 +16,7 @@ from reprior.benchmark.predictive import EXACT
 from reprior.benchmark.presets import PRESET_METHODS, REGIMES, TASKS
 from reprior.benchmark.tables import UNRANKED
 
-__all__ = ["fill", "write_tables"]
+__all__ = ["evidence_table", "fill", "write_tables"]
 
 TITLES = {
     "c2st": "C2ST, random forest (the paper's; 0.5 is perfect)",
@@ -73,6 +73,24 @@ def fill(page: Path, folder: Path) -> list[str]:
 
     page.write_text(re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", block, page.read_text(), flags=re.DOTALL))
     return filled
+
+
+def evidence_table(rows: Rows, folder: Path) -> Path:
+    """Writes the table of `reprior.benchmark.evidence.evidence_rows`, and returns its path."""
+    lines = [
+        "## From exact references alone, beside the paper's figures\n",
+        _line("case", "task", "regime", "exact", "paper's", "paper's row", "observations"),
+        _line(*["---"] * 3, *["---:"] * 2, "---", "---:"),
+    ]
+    for r in rows:
+        theirs = "" if math.isnan(r["paper"]) else f"{r['paper']:.3g}"
+        ours = f"{r['mean']:.3f} ({r['std']:.3f})"
+        name = NAMES.get(r["task"], str(r["task"]))
+        lines.append(_line(r["case"], name, r["regime"], ours, theirs, r["paper_row"], str(r["observations"])))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "evidence.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
 
 
 def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict[tuple[str, ...], str]) -> str:

@@ -78,19 +78,18 @@ class PredictCell:
             raise InputError(f"a cell needs observations >= 1 and samples >= 100; got {self}")
 
     @property
-    def base(self) -> BaseSpec:
-        """The base it stands on."""
-        return BaseSpec(self.task, self.regime, "simformer", self.preset, steps=self.base_steps, quick=self.quick)
+    def base(self) -> BaseSpec | None:
+        """The base it stands on; the exact predictive needs none."""
+        return None if self.method == EXACT else self._spec
 
     @property
-    def needs_base(self) -> bool:
-        """Whether the base must be there before it can run."""
-        return self.method != EXACT
+    def _spec(self) -> BaseSpec:
+        return BaseSpec(self.task, self.regime, "simformer", self.preset, steps=self.base_steps, quick=self.quick)
 
     @property
     def name(self) -> str:
         """The name of its record."""
-        parts = ["predict", self.base.name, self.method, f"run{self.run}", f"{self.observations}x{self.samples}"]
+        parts = ["predict", self._spec.name, self.method, f"run{self.run}", f"{self.observations}x{self.samples}"]
         return "-".join([*parts, f"seed{self.seed}"])
 
     def record(self, folder: Path) -> Path:
@@ -108,7 +107,7 @@ class PredictCell:
             return path
         began = time.monotonic()
         result: dict[str, Any] = {"kind": "predictive", "cell": asdict(self), "refused": "", "commit": commit()}
-        result["cell"]["network"] = self.base.network
+        result["cell"]["network"] = self._spec.network
         try:
             result |= self._measure(bases)
         except InputError as error:  # a method that refuses this change says so in its record
@@ -127,7 +126,7 @@ class PredictCell:
                 return task.predict_reference(x[k], observed, self.samples, self.regime, seed=seed + k)
         else:
             adapted = adapt(
-                get_base(self.base, bases, progress=False),
+                get_base(self._spec, bases, progress=False),
                 task.target_prior(self.regime),
                 method="none" if self.method == "base" else self.method,
                 settings=method_settings(self.method, self.preset, self.samples, self.quick),

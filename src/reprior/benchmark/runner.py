@@ -44,9 +44,7 @@ class GridCell(Protocol):
     @property
     def name(self) -> str: ...
     @property
-    def base(self) -> BaseSpec: ...
-    @property
-    def needs_base(self) -> bool: ...
+    def base(self) -> BaseSpec | None: ...
     def done(self, folder: Path) -> bool: ...
     def execute(self, folder: Path, bases: Path) -> Path: ...
 
@@ -133,8 +131,11 @@ class _Round:
         self.errors: dict[str, str] = {}
         self.ready: list[Any] = []
         for cell in cells:
-            missing = cell.needs_base and not (bases / f"{cell.base.name}.safetensors").exists()
-            (self.waiting[cell.base] if missing else self.ready).append(cell)
+            spec: BaseSpec | None = cell.base
+            if spec is None or (bases / f"{spec.name}.safetensors").exists():
+                self.ready.append(cell)
+            else:
+                self.waiting[spec].append(cell)
 
     def run(self, last: bool) -> dict[str, str]:
         """Runs everything; on a broken pool it returns early, or with an error for each open cell if it is the last."""
