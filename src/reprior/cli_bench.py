@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from reprior.cli_grid import evidence, run, table
+from reprior.cli_grid import evidence, figures, run, table
 
 app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods.", no_args_is_help=True)
 console = Console()
@@ -102,5 +102,5 @@ def speed(
     write_rows(rows, out / "speed.csv")
 
 
-for command in (run, table, evidence):
+for command in (run, table, figures, evidence):
     app.command()(command)

@@ -60,15 +60,18 @@ def run(
     except KeyboardInterrupt:
         console.print("stopped; what is done is kept, and the same command goes on from here")
         raise typer.Exit(130) from None
-    table(out)
+    table(out, None)
     _report(errors)
 
 
-def table(out: Folder = Path("results")) -> None:
+def table(
+    out: Folder = Path("results"),
+    page: Annotated[Path | None, typer.Option(help="A Markdown page whose tables are to be filled in.")] = None,
+) -> None:
     """Show every table beside the paper's numbers; write results.csv and tables/*.md."""
     from rich.markdown import Markdown
 
-    from reprior.benchmark.markdown import write_tables
+    from reprior.benchmark.markdown import fill, write_tables
     from reprior.benchmark.tables import refusals, summarise, write_csv
 
     rows: list[dict[str, Any]] = summarise(out)
@@ -79,9 +82,39 @@ def table(out: Folder = Path("results")) -> None:
     for path in write_tables(rows, out / "tables", refusals(out)):
         console.print(Markdown(path.read_text()))
         console.print(f"written: {path}\n")
+    if page is not None:
+        console.print(f"filled into {page}: {', '.join(fill(page, out / 'tables'))}")
+
+
+def figures(
+    out: Folder = Path("results"),
+    bases: Annotated[Path, typer.Option(help="Folder of the bases.")] = Path("results/bases"),
+    corner: Annotated[list[str], typer.Option(help="Tasks to draw a corner plot of.")] = TASKS,
+    regime: Annotated[str, typer.Option(help="Regime of the corner plots.")] = "ood",
+) -> None:
+    """Draw C2ST by task and regime, predictive bands, and corner plots of auto over the exact posterior."""
+    import matplotlib
+
+    from reprior.benchmark.bases import BaseSpec, one_thread
+    from reprior.benchmark.figures import draw_bands, draw_c2st, draw_corner
+    from reprior.benchmark.tables import summarise
+
+    matplotlib.use("Agg")
+    one_thread()
+    paths = [draw_c2st(summarise(out), out), *draw_bands(out)]
+    for name in corner:
+        if (bases / f"{BaseSpec(name, regime).name}.safetensors").exists():
+            paths.append(draw_corner(name, regime, out, bases))
+        else:
+            console.print(f"no corner plot of {name}: there is no base for it in {bases}")
+    for path in paths:
+        if path is not None:
+            console.print(f"written: {path}")
 
 
 def evidence(
+    case: Annotated[list[str], typer.Option(help="Cases; all if left out.")] = [],
+    observations: Annotated[int, typer.Option(help="Observations per case.")] = 10,
     workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
 ) -> None:
@@ -93,8 +126,9 @@ def evidence(
     from reprior.benchmark.runner import local_executor, run_grid
     from reprior.benchmark.tables import write_csv
 
-    errors = run_grid(evidence_cells(), out, out / "bases", partial(local_executor, workers), console)
-    rows = evidence_rows(out)
+    cells = evidence_cells(observations, case)
+    errors = run_grid(cells, out, out / "bases", partial(local_executor, workers), console)
+    rows = evidence_rows(out, observations)
     if rows:
         write_csv(rows, out / "evidence.csv")
         path = evidence_table(rows, out / "tables")

@@ -10,7 +10,7 @@ Each case is a figure of the paper's tables that its stated settings do not give
     sampler_floor    C2ST of 25 Euler-Maruyama steps (the paper's sampler) with the exact score against the exact posterior
     sampler_width    the same on a Gaussian of a given width: its standard deviation over the true one
 
-The score of `sampler_floor` is the closed form (Gaussian Linear), or that of 20,000 exact draws (Two Moons), which
+The score of `sampler_floor` is the closed form (Gaussian Linear), or that of 10,000 exact draws (Two Moons), which
 is off the exact one only at noise below their spacing, finer than the sampler's last step.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,13 @@ from reprior.benchmark.presets import REGIMES, TASKS
 from reprior.benchmark.records import commit, read_record, write_once
 from reprior.benchmark.tables import UNRANKED
 from reprior.diffusion.sampler import PAPER_SAMPLER, run
+from reprior.errors import InputError
 from reprior.tasks.slcp import Slcp
 
 __all__ = ["CASES", "EvidenceCell", "evidence_cells", "evidence_rows"]
 
 WIDTHS = ("0.02", "0.05", "0.3")  # standard deviations, in units of the prior's
-POINTS = 20_000
+POINTS = 10_000
 
 
 @dataclass(frozen=True)
@@ -166,21 +167,36 @@ CASES: dict[str, Callable[[EvidenceCell, int], float]] = {
 METRIC_OF = {"no_change": "c2st", "exact_rmse": "rmse", "paper_reference": "c2st", "sampler_floor": "c2st"}
 
 
-def evidence_cells() -> list[EvidenceCell]:
-    """Every case, on every task it speaks of."""
-    cells = [EvidenceCell("no_change", "gaussian_linear", r) for r in REGIMES]
-    cells += [EvidenceCell("exact_rmse", "gaussian_linear", r, observations=1_000, samples=200) for r in REGIMES]
-    cells += [EvidenceCell(c, t, r, observations=50) for c in ("ess", "ess_p") for t in TASKS for r in REGIMES]
-    cells += [EvidenceCell("paper_reference", "slcp", r) for r in REGIMES]
-    cells += [EvidenceCell("sampler_floor", "two_moons", r, observations=3) for r in REGIMES]
-    cells += [EvidenceCell("sampler_floor", "gaussian_linear", "ood", observations=3)]
-    return cells + [EvidenceCell("sampler_width", "gaussian", w, observations=3, samples=50_000) for w in WIDTHS]
+def evidence_cells(observations: int = 10, cases: Sequence[str] = ()) -> list[EvidenceCell]:
+    """Every case, on every task it speaks of.
+
+    Arguments:
+        observations: observations per case (a third of them for `sampler_floor`, which takes minutes each).
+        cases: the cases; all if empty.
+    """
+    for case in cases:
+        if case not in CASES:
+            raise InputError(f"case {case!r} is unknown; allowed: {', '.join(CASES)}")
+    few = max(1, observations // 3)
+    cells = [EvidenceCell("no_change", "gaussian_linear", r, observations) for r in REGIMES]
+    cells += [EvidenceCell("exact_rmse", "gaussian_linear", r, 1_000, samples=200) for r in REGIMES]
+    cells += [EvidenceCell(case, t, r, observations) for case in ("ess", "ess_p") for t in TASKS for r in REGIMES]
+    cells += [EvidenceCell("paper_reference", "slcp", r, observations) for r in REGIMES]
+    cells += [EvidenceCell("sampler_floor", "two_moons", r, few) for r in REGIMES]
+    cells += [EvidenceCell("sampler_floor", "gaussian_linear", "ood", few)]
+    cells += [EvidenceCell("sampler_width", "gaussian", w, 3, samples=50_000) for w in WIDTHS]
+    return [c for c in cells if not cases or c.method in cases]
 
 
-def evidence_rows(folder: Path) -> list[dict[str, Any]]:
-    """The rows of evidence.csv: ours, mean and standard deviation over observations, beside the paper's figure."""
+def evidence_rows(folder: Path, observations: int = 10) -> list[dict[str, Any]]:
+    """The rows of evidence.csv: ours, mean and standard deviation over observations, beside the paper's figure.
+
+    Arguments:
+        folder: the results.
+        observations: as in `evidence_cells`.
+    """
     rows = []
-    for cell in evidence_cells():
+    for cell in evidence_cells(observations):
         if not cell.done(folder):
             continue
         record = read_record(cell.record(folder))
@@ -188,11 +204,15 @@ def evidence_rows(folder: Path) -> list[dict[str, Any]]:
         theirs, which = _paper_figure(cell)
         rows.append(
             {"case": cell.method, "task": cell.task, "regime": cell.regime}
-            | {"mean": float(values.mean()), "std": float(values.std(ddof=1)), "paper": theirs, "paper_row": which}
+            | {"mean": float(values.mean()), "std": _spread(values), "paper": theirs, "paper_row": which}
             | {"observations": cell.observations, "samples": cell.samples, "seed": cell.seed}
             | {"commit": record["commit"]}
         )
     return rows
+
+
+def _spread(values: np.ndarray) -> float:
+    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
 
 
 def _paper_figure(cell: EvidenceCell) -> tuple[float, str]:

@@ -49,7 +49,7 @@ def write_tables(rows: Rows, folder: Path, refused: dict[tuple[str, ...], str] |
     for metric, title in TITLES.items():
         if any(r["metric"] == metric for r in rows):
             texts[metric] = f"## {title}\n\n" + _metric(rows, metric, paper, refused or {})
-    if any(r["metric"] == "ess" for r in rows):
+    if any(r["metric"] == "ess" and r["method"] == "base" for r in rows):
         texts["ess"] = _ess(rows, paper)
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
@@ -84,7 +84,7 @@ def evidence_table(rows: Rows, folder: Path) -> Path:
     ]
     for r in rows:
         theirs = "" if math.isnan(r["paper"]) else f"{r['paper']:.3g}"
-        ours = f"{r['mean']:.3f} ({r['std']:.3f})"
+        ours = f"{r['mean']:.3f}" + ("" if math.isnan(r["std"]) else f" ({r['std']:.3f})")
         name = NAMES.get(r["task"], str(r["task"]))
         lines.append(_line(r["case"], name, r["regime"], ours, theirs, r["paper_row"], str(r["observations"])))
     folder.mkdir(parents=True, exist_ok=True)
