@@ -128,7 +128,7 @@ def evidence(
 
     cells = evidence_cells(observations, case)
     errors = run_grid(cells, out, out / "bases", partial(local_executor, workers), console)
-    rows = evidence_rows(out, observations)
+    rows = evidence_rows(out)
     if rows:
         write_csv(rows, out / "evidence.csv")
         path = evidence_table(rows, out / "tables")

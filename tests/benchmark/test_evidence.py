@@ -70,7 +70,10 @@ def test_a_case_is_written_once_and_read_back(tmp_path):
     cell = next(c for c in cells if c.method == "sampler_width" and c.regime == "0.3")
     path = cell.execute(tmp_path, tmp_path)
     assert len(json.loads(path.read_text())["values"]) == cell.observations
-    (row,) = evidence_rows(tmp_path)
+    fewer = EvidenceCell("sampler_width", "gaussian", "0.3", observations=2, samples=1_000)
+    fewer.execute(tmp_path, tmp_path)
+    (row,) = evidence_rows(tmp_path)  # of two records, the one with more observations
+    assert row["observations"] == cell.observations
     assert (row["case"], row["task"], row["regime"]) == ("sampler_width", "gaussian", "0.3")
     assert math.isnan(row["paper"])
 

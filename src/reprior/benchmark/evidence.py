@@ -20,6 +20,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,8 +102,13 @@ class EvidenceCell:
 
     def observation(self, k: int) -> tuple[Tensor, Tensor]:
         """theta* and x of observation k, of q's marginal."""
-        theta, x = tasks.get(self.task).observations(self.regime, self.observations, seed=self.seed)
+        theta, x = _observations(self.task, self.regime, self.observations, self.seed)
         return theta[k], x[k]
+
+
+@cache
+def _observations(task: str, regime: str, n: int, seed: int) -> tuple[Tensor, Tensor]:
+    return tasks.get(task).observations(regime, n, seed=seed)
 
 
 def _no_change(cell: EvidenceCell, k: int) -> float:
@@ -188,27 +194,38 @@ def evidence_cells(observations: int = 10, cases: Sequence[str] = ()) -> list[Ev
     return [c for c in cells if not cases or c.method in cases]
 
 
-def evidence_rows(folder: Path, observations: int = 10) -> list[dict[str, Any]]:
+def evidence_rows(folder: Path) -> list[dict[str, Any]]:
     """The rows of evidence.csv: ours, mean and standard deviation over observations, beside the paper's figure.
 
-    Arguments:
-        folder: the results.
-        observations: as in `evidence_cells`.
+    Of several records of a case, the one with the most observations counts.
     """
-    rows = []
-    for cell in evidence_cells(observations):
-        if not cell.done(folder):
-            continue
-        record = read_record(cell.record(folder))
-        values = np.array(record["values"])
-        theirs, which = _paper_figure(cell)
-        rows.append(
-            {"case": cell.method, "task": cell.task, "regime": cell.regime}
-            | {"mean": float(values.mean()), "std": _spread(values), "paper": theirs, "paper_row": which}
-            | {"observations": cell.observations, "samples": cell.samples, "seed": cell.seed}
-            | {"commit": record["commit"]}
-        )
-    return rows
+    found: dict[tuple[str, str, str], tuple[EvidenceCell, dict[str, Any]]] = {}
+    for path in sorted((folder / "evidence").glob("*.json")):
+        record = read_record(path)
+        cell = EvidenceCell(**record["cell"])
+        key = (cell.method, cell.task, cell.regime)
+        if key not in found or found[key][0].observations < cell.observations:
+            found[key] = (cell, record)
+    order = [(c.method, c.task, c.regime) for c in evidence_cells()]
+    return [_row(*found[key]) for key in order if key in found]
+
+
+def _row(cell: EvidenceCell, record: dict[str, Any]) -> dict[str, Any]:
+    values = np.array(record["values"])
+    theirs, which = _paper_figure(cell)
+    return {
+        "case": cell.method,
+        "task": cell.task,
+        "regime": cell.regime,
+        "mean": float(values.mean()),
+        "std": _spread(values),
+        "paper": theirs,
+        "paper_row": which,
+        "observations": cell.observations,
+        "samples": cell.samples,
+        "seed": cell.seed,
+        "commit": record["commit"],
+    }
 
 
 def _spread(values: np.ndarray) -> float:
