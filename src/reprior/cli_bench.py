@@ -9,6 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from reprior.cli_grid import evidence, figures, run, table
+
 app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods.", no_args_is_help=True)
 console = Console()
 
@@ -100,71 +102,5 @@ def speed(
     write_rows(rows, out / "speed.csv")
 
 
-@app.command()
-def run(
-    task: Annotated[list[str], typer.Option(help="Tasks.")] = TASKS,
-    regime: Annotated[list[str], typer.Option(help="Regimes.")] = ["id", "ood"],
-    method: Annotated[list[str], typer.Option(help="Methods; base is no change.")] = ["base", "auto", "nre"],
-    preset: Annotated[str, typer.Option(help="best or paper.")] = "best",
-    network: Annotated[str, typer.Option(help="mlp or simformer.")] = "mlp",
-    observations: Annotated[int, typer.Option(help="Observations per cell.")] = 10,
-    runs: Annotated[int, typer.Option(help="Runs per cell.")] = 3,
-    samples: Annotated[int, typer.Option(help="Samples per observation.")] = 5_000,
-    fast: Annotated[bool, typer.Option(help="Leave out the random-forest C2ST.")] = False,
-    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
-    folder: Bases = Path("results/bases"),
-    out: Results = Path("results"),
-) -> None:
-    """Run the benchmark's cells that are not done; a killed run goes on where it stopped."""
-    from reprior.benchmark.cells import Cell
-    from reprior.benchmark.runner import local_executor, run_grid
-    from reprior.benchmark.tables import summarise, write_csv
-
-    cells = [
-        Cell(t, r, m, preset, "simformer" if preset == "paper" else network, i, observations, samples, slow=not fast)
-        for i in range(runs)
-        for t in task
-        for r in regime
-        for m in method
-        if m != "analytic" or t == "gaussian_linear"
-    ]
-    with local_executor(workers) as executor:
-        run_grid(cells, out, folder, executor, console)
-    write_csv(summarise(out), out / "results.csv")
-    table_of(out)
-
-
-@app.command()
-def table(out: Results = Path("results")) -> None:
-    """Print the results beside the paper's."""
-    table_of(out)
-
-
-def table_of(out: Path) -> None:
-    """Prints C2ST by task, regime and method, ours beside the paper's."""
-    from reprior.benchmark.tables import paper_values, summarise, write_csv
-
-    rows = summarise(out)
-    if not rows:
-        console.print(f"no finished cells in {out / 'cells'}")
-        return
-    write_csv(rows, out / "results.csv")
-    paper = paper_values()
-    table = Table(title="C2ST: mean (standard deviation) over observations; * best group")
-    for column in ("task", "regime", "preset", "method", "c2st_fast", "c2st (forest)", "paper", "obs x runs", "note"):
-        table.add_column(column)
-    by = {(r["task"], r["regime"], r["preset"], r["method"], r["metric"]): r for r in rows}
-    for key in dict.fromkeys(k[:4] for k in by):
-        fast, forest = by.get((*key, "c2st_fast")), by.get((*key, "c2st"))
-        theirs = paper.get((key[0], key[1], key[3], "c2st"))
-        some = fast or forest
-        assert some is not None
-        cells = (_shown(fast), _shown(forest), "" if theirs is None else f"{theirs[0]:.2f} ({theirs[1]:.2f})")
-        table.add_row(*key, *cells, f"{some['observations']} x {some['runs']}", some["note"])
-    console.print(table)
-
-
-def _shown(row: dict[str, Any] | None) -> str:
-    if row is None:
-        return ""
-    return f"{row['mean']:.3f} ({row['std']:.3f})" + ("*" if row["in_best_group"] else "")
+for command in (run, table, figures, evidence):
+    app.command()(command)

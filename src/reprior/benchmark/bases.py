@@ -29,7 +29,9 @@ __all__ = ["BASE_SEED", "DEVELOPMENT_SEED", "EVALUATION_SEED", "BaseSpec", "get_
 BASE_SEED = 0  # of the simulations and of the training
 EVALUATION_SEED = 20_000  # of the observations that results are judged on
 DEVELOPMENT_SEED = 30_000  # of observations that settings may be tuned on
+QUICK_SIMULATIONS = 5_000
 
+# The paper states batch, rates, linear decay and clipping as here, and 5,000 to 50,000 steps: see `presets`.
 PAPER_TRAINING = Training(
     steps=5_000,
     batch=1_000,
@@ -68,6 +70,7 @@ class BaseSpec:
         preset: "best" (this library's defaults) or "paper" (the paper's Simformer).
         simulations: the number of simulations.
         steps: training steps; 0 takes the preset's.
+        quick: the smallest version, to try the machinery out: 5,000 simulations and a few dozen steps.
     """
 
     task: str
@@ -76,6 +79,7 @@ class BaseSpec:
     preset: str = "best"
     simulations: int = 50_000
     steps: int = 0
+    quick: bool = False
 
     def __post_init__(self) -> None:
         tasks.get(self.task)
@@ -83,11 +87,15 @@ class BaseSpec:
             raise InputError(f"network {self.network!r} is unknown; allowed: {', '.join(NETWORKS)}")
         if self.preset not in ("best", "paper"):
             raise InputError(f"preset {self.preset!r} is unknown; allowed: best, paper")
+        if self.preset == "paper" and self.network != "simformer":
+            raise InputError(f"preset paper stands on network='simformer'; got {self.network!r}")
+        if self.quick:
+            object.__setattr__(self, "simulations", QUICK_SIMULATIONS)
 
     @property
     def name(self) -> str:
         """The name of the file."""
-        tail = "" if self.steps == 0 else f"-{self.steps}"
+        tail = ("" if self.steps == 0 else f"-{self.steps}") + ("-quick" if self.quick else "")
         return f"{self.task}-{self.regime}-{self.network}-{self.preset}{tail}"
 
     def settings(self) -> tuple[Any, Training, Sampler]:
@@ -102,8 +110,11 @@ class BaseSpec:
             training = Training(steps=8_000, learning_rate=1e-3)
         else:
             network, training = MLP_RECIPES.get(self.task, (None, Training()))
+        if self.quick:
+            steps, batch = (100, 512) if self.network == "mlp" else (20, 64)
+            training = replace(training, steps=steps, batch=batch, evaluate_every=steps // 2)
         if self.steps:
-            training = Training(**{**vars(training), "steps": self.steps})
+            training = replace(training, steps=self.steps)
         return network, training, sampler
 
 

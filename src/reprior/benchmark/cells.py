@@ -1,15 +1,11 @@
 """One cell of the benchmark: a method on a task, in one run, over all observations.
 
 A cell loads (or trains) its base, changes the prior, draws samples for each observation, and measures them against the
-exact posterior under the target prior. Its result is one JSON file, written once and atomically: a cell whose file
-exists is done.
+exact posterior under the target prior. A cell whose record exists, with all that is asked for in it, is done.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,15 +17,16 @@ from torch import Tensor
 from reprior import files, metrics, tasks
 from reprior.adapted import adapt
 from reprior.benchmark.bases import EVALUATION_SEED, BaseSpec, get_base
+from reprior.benchmark.presets import method_settings
+from reprior.benchmark.records import commit, read_record, write_once
 from reprior.errors import InputError
 from reprior.guidance.methods import METHODS
-from reprior.ratio.losses import ESTIMATORS
+from reprior.trainer import fingerprint_of
 
-__all__ = ["METRICS", "Cell", "read_cell", "reference_of", "run_cell", "write_json"]
+__all__ = ["METRICS", "Cell", "reference_of", "run_seed"]
 
 # The first four are the paper's; the rest are ours.
 METRICS = ("c2st", "mmd", "sliced_w2", "rmse", "c2st_fast")
-SLOW = ("c2st",)
 
 
 @dataclass(frozen=True)
@@ -48,6 +45,7 @@ class Cell:
         seed: seeds the observations.
         slow: whether slow metrics (the random forest) are measured.
         base_steps: training steps of the base; 0 takes the preset's.
+        quick: the smallest version of base and method.
     """
 
     task: str
@@ -61,6 +59,7 @@ class Cell:
     seed: int = EVALUATION_SEED
     slow: bool = True
     base_steps: int = 0
+    quick: bool = False
 
     def __post_init__(self) -> None:
         if self.method != "base" and self.method not in METHODS:
@@ -71,96 +70,92 @@ class Cell:
     @property
     def base(self) -> BaseSpec:
         """The base it stands on."""
-        return BaseSpec(self.task, self.regime, self.network, self.preset, steps=self.base_steps)
+        return BaseSpec(self.task, self.regime, self.network, self.preset, steps=self.base_steps, quick=self.quick)
 
     @property
     def name(self) -> str:
-        """The name of its file."""
+        """The name of its record."""
         parts = [self.base.name, self.method, f"run{self.run}", f"{self.observations}x{self.samples}"]
         return "-".join([*parts, f"seed{self.seed}"])
 
+    def record(self, folder: Path) -> Path:
+        """Where its record goes."""
+        return folder / "cells" / f"{self.name}.json"
 
-def write_json(path: Path, data: Any) -> None:
-    """Writes JSON atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(data, indent=1))
-    os.replace(partial, path)
+    def done(self, folder: Path) -> bool:
+        """Whether its record is there, with the slow metrics if they are asked for."""
+        path = self.record(folder)
+        if not path.exists():
+            return False
+        rows = read_record(path)["rows"]
+        return not self.slow or all("c2st" in row for row in rows)
+
+    def execute(self, folder: Path, bases: Path) -> Path:
+        """Runs the cell unless it is done, and returns the path of its record.
+
+        Arguments:
+            folder: where results go.
+            bases: where base posteriors are, or go.
+        """
+        path = self.record(folder)
+        if self.done(folder):
+            return path
+        began = time.monotonic()
+        result: dict[str, Any] = {"kind": "posterior", "cell": asdict(self), "refused": "", "commit": commit()}
+        try:
+            result |= self._measure(folder, bases)
+        except InputError as error:  # a method that refuses this change says so in its record
+            result |= {"refused": str(error), "rows": []}
+        path.unlink(missing_ok=True)  # a record without the slow metrics
+        write_once(path, {**result, "seconds": time.monotonic() - began})
+        return path
+
+    def _measure(self, folder: Path, bases: Path) -> dict[str, Any]:
+        posterior = get_base(self.base, bases, progress=False)
+        task = tasks.get(self.task)
+        theta_star, x = task.observations(self.regime, self.observations, seed=self.seed)
+        seed, clock, rows = run_seed(self.run), time.monotonic(), []
+        adapted = adapt(
+            posterior,
+            task.target_prior(self.regime),
+            method="none" if self.method == "base" else self.method,
+            settings=method_settings(self.method, self.preset, self.samples, self.quick),
+            seed=seed,
+        )
+        adapt_seconds = time.monotonic() - clock
+        for k in range(self.observations):
+            samples, info = adapted.sample((self.samples,), x[k], seed=seed + k, return_info=True)
+            row = {"observation": k, "seconds": info.seconds, "ess": info.details["ess"]}
+            reference = reference_of(self.task, self.regime, self.seed, k, self.samples, x[k], folder)
+            rows.append(row | measure(samples, reference, theta_star[k], self.slow))
+        return {"why": adapted.why, "chosen": adapted.method, "adapt_seconds": adapt_seconds, "rows": rows}
 
 
-def read_cell(path: Path) -> dict[str, Any]:
-    """A cell's result."""
-    return json.loads(path.read_text())
+def run_seed(run: int) -> int:
+    """The seed of a run: of the change of prior; k above it, of the samples for observation k."""
+    return 1_000 * run + 1
 
 
-def reference_of(cell: Cell, k: int, x: Tensor, folder: Path) -> Tensor:
+def reference_of(task: str, regime: str, seed: int, k: int, samples: int, x: Tensor, folder: Path) -> Tensor:
     """Exact samples under the target prior for observation k, kept in the folder's cache."""
-    name = f"{cell.task}-{cell.regime}-seed{cell.seed}-{k}-{cell.samples}"
+    name = f"{task}-{regime}-seed{seed}-{k}-{samples}-{fingerprint_of(x)}"
     path = folder / "cache" / f"{name}.safetensors"
     if path.exists():
         return files.read(path, "reference").tensors["theta"]
-    theta = tasks.get(cell.task).reference(x, cell.samples, cell.regime, seed=cell.seed + k)
+    theta = tasks.get(task).reference(x, samples, regime, seed=seed + k)
     files.write(path, "reference", {"theta": theta}, {"name": name})
     return theta
 
 
-def run_cell(cell: Cell, folder: str | Path, bases: str | Path) -> Path:
-    """Runs a cell unless it is done, and returns the path of its result.
-
-    Arguments:
-        cell: what to run.
-        folder: where results go.
-        bases: where base posteriors are, or go.
-    """
-    torch.set_num_threads(1)
-    folder = Path(folder)
-    path = folder / "cells" / f"{cell.name}.json"
-    if path.exists():
-        return path
-    posterior = get_base(cell.base, bases, progress=False)
-    task = tasks.get(cell.task)
-    theta_star, x = task.observations(cell.regime, cell.observations, seed=cell.seed)
-    method = "none" if cell.method == "base" else cell.method
-    learned = method in ESTIMATORS or method == "wsm"
-    settings = cell.preset if learned else None
-    seed = 1_000 * cell.run + 1
-    clock = time.monotonic()
-    result: dict[str, Any] = {"cell": asdict(cell), "rows": [], "refused": "", "commit": commit()}
-    try:
-        adapted = adapt(posterior, task.target_prior(cell.regime), method=method, settings=settings, seed=seed)
-        result |= {"why": adapted.why, "chosen": adapted.method, "adapt_seconds": time.monotonic() - clock}
-        for k in range(cell.observations):
-            samples, info = adapted.sample(
-                (cell.samples,), x[k], seed=seed + k, sampler=posterior.sampler, return_info=True
-            )
-            row = {"observation": k, "seconds": info.seconds, "ess": info.details["ess"]}
-            row |= measure(cell, samples, reference_of(cell, k, x[k], folder), theta_star[k])
-            result["rows"].append(row)
-    except InputError as error:  # a method that refuses this change says so in its cell
-        result |= {"refused": str(error), "rows": []}
-    write_json(path, result)
-    return path
-
-
-def measure(cell: Cell, samples: Tensor, reference: Tensor, theta_star: Tensor) -> dict[str, float]:
-    """The metrics of one observation."""
+def measure(samples: Tensor, reference: Tensor, theta_star: Tensor, slow: bool) -> dict[str, float]:
+    """The metrics of one observation; NaN where a sampler ran away."""
+    names = METRICS if slow else tuple(name for name in METRICS if name != "c2st")
     if not bool(torch.isfinite(samples).all()):
-        return {name: float("nan") for name in METRICS}
+        return {name: float("nan") for name in names}
     values = {
         "mmd": metrics.mmd(reference, samples),
         "sliced_w2": metrics.sliced_w2(reference, samples),
         "rmse": metrics.rmse(samples, theta_star),
         "c2st_fast": metrics.c2st_fast(reference, samples),
     }
-    return {**values, "c2st": metrics.c2st(reference, samples)} if cell.slow else values
-
-
-def commit() -> str:
-    """The short commit of the working tree, with a mark where it has changes; empty outside a checkout."""
-    try:
-        done = subprocess.run(
-            ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False, timeout=10
-        )
-    except OSError:
-        return ""
-    return done.stdout.strip()
+    return {**values, "c2st": metrics.c2st(reference, samples)} if slow else values

@@ -1,0 +1,182 @@
+"""The tables as Markdown, ours beside the paper's: one file per metric, one table per task.
+
+A cell is the mean over observations of the run average, with the standard deviation over observations in brackets. Bold
+is the best group. A number of observations or runs below the paper's (10 and 3) stands behind the value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from reprior.benchmark.paper import PAPER_OBSERVATIONS, PAPER_RUNS, PaperValue, paper_values
+from reprior.benchmark.predictive import EXACT
+from reprior.benchmark.presets import PRESET_METHODS, REGIMES, TASKS
+from reprior.benchmark.tables import UNRANKED
+
+__all__ = ["evidence_table", "fill", "write_tables"]
+
+TITLES = {
+    "c2st": "C2ST, random forest (the paper's; 0.5 is perfect)",
+    "c2st_fast": "C2ST, boosted trees (ours: sees small shifts that the forest does not; 0.5 is perfect)",
+    "mmd": "MMD, squared, Gaussian kernel, median bandwidth",
+    "sliced_w2": "Sliced W2 (the paper's WS-2)",
+    "rmse": "RMSE to the true parameters",
+    "predict_rmse": "RMSE of the posterior predictive, first third of the series observed",
+    "predict_coverage": "Share of predicted points inside the central 95 % band",
+}
+NAMES = {"two_moons": "Two Moons", "slcp": "SLCP", "gaussian_linear": "Gaussian Linear", "oup": "OUP", "turin": "Turin"}
+METHOD_ORDER = (
+    *dict.fromkeys(m for methods in PRESET_METHODS.values() for m in methods if m not in UNRANKED),
+    *UNRANKED,
+)
+Rows = list[dict[str, Any]]
+Key = tuple[str, str, str, str]
+
+
+def write_tables(rows: Rows, folder: Path, refused: dict[tuple[str, ...], str] | None = None) -> list[Path]:
+    """Writes every table that there are rows for, and returns their paths.
+
+    Arguments:
+        rows: as `reprior.benchmark.tables.summarise` gives them.
+        folder: where to write.
+        refused: as `reprior.benchmark.tables.refusals` gives them.
+    """
+    paper = paper_values()
+    texts = {"summary": _summary(rows, paper)}
+    for metric, title in TITLES.items():
+        if any(r["metric"] == metric for r in rows):
+            texts[metric] = f"## {title}\n\n" + _metric(rows, metric, paper, refused or {})
+    if any(r["metric"] == "ess" and r["method"] == "base" for r in rows):
+        texts["ess"] = _ess(rows, paper)
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, text in texts.items():
+        paths.append(folder / f"{name}.md")
+        paths[-1].write_text(text)
+    return paths
+
+
+def fill(page: Path, folder: Path) -> list[str]:
+    """Puts tables into a page, between lines `<!-- table NAME -->` and `<!-- end -->`; returns the names it filled."""
+    filled = []
+
+    def block(match: re.Match[str]) -> str:
+        path = folder / f"{match[1]}.md"
+        if not path.exists():
+            return match[0]
+        filled.append(match[1])
+        body = re.sub(r"^#", "##", path.read_text().strip(), flags=re.MULTILINE)
+        return f"<!-- table {match[1]} -->\n\n{body}\n\n<!-- end -->"
+
+    page.write_text(re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", block, page.read_text(), flags=re.DOTALL))
+    return filled
+
+
+def evidence_table(rows: Rows, folder: Path) -> Path:
+    """Writes the table of `reprior.benchmark.evidence.evidence_rows`, and returns its path."""
+    lines = [
+        "## From exact references alone, beside the paper's figures\n",
+        _line("case", "task", "regime", "exact", "paper's", "paper's row", "observations"),
+        _line(*["---"] * 3, *["---:"] * 2, "---", "---:"),
+    ]
+    for r in rows:
+        theirs = "" if math.isnan(r["paper"]) else f"{r['paper']:.3g}"
+        ours = f"{r['mean']:.3f}" + ("" if math.isnan(r["std"]) else f" ({r['std']:.3f})")
+        name = NAMES.get(r["task"], str(r["task"]))
+        lines.append(_line(r["case"], name, r["regime"], ours, theirs, r["paper_row"], str(r["observations"])))
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "evidence.md"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict[tuple[str, ...], str]) -> str:
+    """One table per task: a row per method, the paper's column and one per preset and network, for each regime."""
+    ours = {_place(r): r for r in rows if r["metric"] == metric}
+    parts = []
+    for task in TASKS:
+        columns = sorted({(p, n) for t, _, p, n, _ in ours if t == task})
+        if not columns:
+            continue
+        heads = [f"{regime.upper()}: {h}" for regime in REGIMES for h in ("paper's", *map(_label, columns))]
+        lines = [_line("method", *heads), _line("---", *["---:"] * len(heads))]
+        for method in METHOD_ORDER:
+            cells = []
+            for regime in REGIMES:
+                theirs = paper.get((task, regime, method, metric))
+                cells.append("" if theirs is None else f"{theirs[0]:.2f} ({theirs[1]:.2f})")
+                for preset, network in columns:
+                    place = (task, regime, preset, network, method)
+                    cells.append("refuses" if place in refused else _value(ours.get(place)))
+            if any(cells):
+                lines.append(_line(f"*{method}*" if method in UNRANKED else method, *cells))
+        parts.append(f"### {NAMES[task]}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
+    """C2ST of `auto` beside the best row of the paper."""
+    lines = [
+        "## C2ST of `auto` beside the paper's best method\n",
+        _line("task", "regime", "paper's best", "auto, forest", "auto, boosted trees", "chosen method"),
+        _line(*["---"] * 2, *["---:"] * 3, "---"),
+    ]
+    autos = {(_place(r)[:4], r["metric"]): r for r in rows if r["method"] == "auto" and "c2st" in r["metric"]}
+    for task in TASKS:
+        for regime in REGIMES:
+            ranked = [
+                v[0] for k, v in paper.items() if (*k[:2], k[3]) == (task, regime, "c2st") and k[2] not in UNRANKED
+            ]
+            for place in sorted({k for k, _ in autos if k[:2] == (task, regime)}):
+                forest, trees = autos.get((place, "c2st")), autos.get((place, "c2st_fast"))
+                some = forest or trees
+                assert some is not None
+                label = regime if place[2:] == ("best", "mlp") else f"{regime}, {_label(place[2:])}"
+                chosen = some["note"].removeprefix("chose ")
+                lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", _value(forest), _value(trees), chosen))
+    return "\n".join(lines) + "\n"
+
+
+def _ess(rows: Rows, paper: dict[Key, PaperValue]) -> str:
+    lines = [
+        "## ESS/N of the prior-ratio weights over base samples\n",
+        _line("task", "base", *(f"{r.upper()}: {who}" for r in REGIMES for who in ("paper's", "ours"))),
+        _line("---", "---", *["---:"] * 4),
+    ]
+    ours = {_place(r): r for r in rows if r["metric"] == "ess" and r["method"] == "base"}
+    for task in TASKS:
+        for preset, network in sorted({(p, n) for t, _, p, n, _ in ours if t == task}):
+            cells = []
+            for regime in REGIMES:
+                cells.append(f"{paper[task, regime, 'base', 'ess'][0]:.3f}")
+                cells.append(_value(ours.get((task, regime, preset, network, "base"))))
+            lines.append(_line(NAMES[task], _label((preset, network)), *cells))
+    return "\n".join(lines) + "\n"
+
+
+def _place(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
+    return row["task"], row["regime"], row["preset"], row["network"], row["method"]
+
+
+def _label(column: tuple[str, ...]) -> str:
+    preset, network = column
+    return f"preset {preset}" + (", Simformer" if network == "simformer" and preset == "best" else "")
+
+
+def _value(row: dict[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    if math.isnan(row["mean"]):
+        return "diverges"
+    text = f"{row['mean']:.3f}" + ("" if math.isnan(row["std"]) else f" ({row['std']:.3f})")
+    if row["in_best_group"]:
+        text = f"**{text}**"
+    fewer = row["observations"] < PAPER_OBSERVATIONS or (row["runs"] < PAPER_RUNS and row["method"] != EXACT)
+    return f"{text} [{row['observations']} obs., {row['runs']} run{'s' * (row['runs'] > 1)}]" if fewer else text
+
+
+def _line(*cells: str) -> str:
+    return "| " + " | ".join(cells) + " |"

@@ -1,0 +1,54 @@
+"""Results on disk: one JSON file per cell, whole or not at all, and never written twice.
+
+A record is first written beside its place and then linked into it. The link fails where there is a record already, so
+of two workers that ran the same cell (one was thought lost) the first one's record stays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import uuid
+from pathlib import Path
+from typing import Any
+
+__all__ = ["commit", "read_record", "write_once"]
+
+
+def write_once(path: Path, data: Any) -> bool:
+    """Writes JSON data atomically unless the file exists. Returns whether it was written."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
+    partial.write_text(json.dumps(data, indent=1))
+    try:
+        os.link(partial, path)
+    except FileExistsError:
+        return False
+    finally:
+        partial.unlink()
+    return True
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """A cell's record."""
+    return json.loads(path.read_text())
+
+
+def commit() -> str:
+    """The short commit of this package's sources, with "-dirty" where they were changed; empty outside a checkout."""
+    here = Path(__file__).parent
+    if not _git(here, "ls-files", Path(__file__).name):
+        return ""
+    dirty = _git(here, "status", "--porcelain", "--", "..")
+    return _git(here, "rev-parse", "--short", "HEAD") + ("-dirty" if dirty else "")
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=10
+        )
+    except OSError:  # no git
+        return ""
+    return done.stdout.strip()

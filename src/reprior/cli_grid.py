@@ -1,0 +1,146 @@
+"""The commands of the paper's benchmark: `reprior bench run` and what is made of its results."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+console = Console()
+
+TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
+PARTS = ["posterior", "predictive"]
+Folder = Annotated[Path, typer.Argument(help="Folder of the results.")]
+
+
+def run(
+    task: Annotated[list[str], typer.Option(help="Tasks.")] = TASKS,
+    regime: Annotated[list[str], typer.Option(help="Regimes.")] = ["id", "ood"],
+    method: Annotated[list[str], typer.Option(help="Methods (base: no change); all of the preset's if left out.")] = [],
+    preset: Annotated[str, typer.Option(help="best (this library's defaults) or paper.")] = "best",
+    network: Annotated[str, typer.Option(help="Base of the posterior part of preset best: mlp or simformer.")] = "mlp",
+    part: Annotated[list[str], typer.Option(help="posterior; predictive (OUP and Turin, Simformer base).")] = PARTS,
+    observations: Annotated[int, typer.Option(help="Observations per cell.")] = 10,
+    runs: Annotated[int, typer.Option(help="Runs per cell.")] = 3,
+    samples: Annotated[int, typer.Option(help="Samples per observation.")] = 5_000,
+    seed: Annotated[int, typer.Option(help="Seed of the observations; 30000 is for tuning.")] = 20_000,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The smallest version: 1 observation, 1 run, few steps.")
+    ] = False,
+    fast: Annotated[bool, typer.Option(help="Leave out the random-forest C2ST.")] = False,
+    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
+    scheduler: Annotated[str, typer.Option(help="Address of a Dask scheduler, instead of local processes.")] = "",
+    bases: Annotated[Path, typer.Option(help="Folder of the bases (trained where missing).")] = Path("results/bases"),
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+) -> None:
+    """Run the benchmark's cells that are not done; a killed run goes on where it stopped."""
+    from reprior.benchmark.grid import Plan
+    from reprior.benchmark.runner import cluster_executor, local_executor, run_grid
+
+    plan = Plan(
+        preset=preset,
+        tasks=tuple(task),
+        regimes=tuple(regime),
+        methods=tuple(method),
+        parts=tuple(part),
+        network=network,
+        observations=observations,
+        runs=runs,
+        samples=samples,
+        seed=seed,
+        slow=not fast,
+    )
+    plan = plan.quick() if quick else plan
+    executor = partial(cluster_executor, scheduler) if scheduler else partial(local_executor, workers)
+    try:
+        errors = run_grid(plan.cells(), out, bases, executor, console)
+    except KeyboardInterrupt:
+        console.print("stopped; what is done is kept, and the same command goes on from here")
+        raise typer.Exit(130) from None
+    table(out, None)
+    _report(errors)
+
+
+def table(
+    out: Folder = Path("results"),
+    page: Annotated[Path | None, typer.Option(help="A Markdown page whose tables are to be filled in.")] = None,
+) -> None:
+    """Show every table beside the paper's numbers; write results.csv and tables/*.md."""
+    from rich.markdown import Markdown
+
+    from reprior.benchmark.markdown import fill, write_tables
+    from reprior.benchmark.tables import refusals, summarise, write_csv
+
+    rows: list[dict[str, Any]] = summarise(out)
+    if not rows:
+        console.print(f"no finished cells in {out / 'cells'}")
+        return
+    write_csv(rows, out / "results.csv")
+    for path in write_tables(rows, out / "tables", refusals(out)):
+        console.print(Markdown(path.read_text()))
+        console.print(f"written: {path}\n")
+    if page is not None:
+        console.print(f"filled into {page}: {', '.join(fill(page, out / 'tables'))}")
+
+
+def figures(
+    out: Folder = Path("results"),
+    bases: Annotated[Path, typer.Option(help="Folder of the bases.")] = Path("results/bases"),
+    corner: Annotated[list[str], typer.Option(help="Tasks to draw a corner plot of.")] = TASKS,
+    regime: Annotated[str, typer.Option(help="Regime of the corner plots.")] = "ood",
+) -> None:
+    """Draw C2ST by task and regime, predictive bands, and corner plots of auto over the exact posterior."""
+    import matplotlib
+
+    from reprior.benchmark.bases import BaseSpec, one_thread
+    from reprior.benchmark.figures import draw_bands, draw_c2st, draw_corner
+    from reprior.benchmark.tables import summarise
+
+    matplotlib.use("Agg")
+    one_thread()
+    paths = [draw_c2st(summarise(out), out), *draw_bands(out)]
+    for name in corner:
+        if (bases / f"{BaseSpec(name, regime).name}.safetensors").exists():
+            paths.append(draw_corner(name, regime, out, bases))
+        else:
+            console.print(f"no corner plot of {name}: there is no base for it in {bases}")
+    for path in paths:
+        if path is not None:
+            console.print(f"written: {path}")
+
+
+def evidence(
+    case: Annotated[list[str], typer.Option(help="Cases; all if left out.")] = [],
+    observations: Annotated[int, typer.Option(help="Observations per case.")] = 10,
+    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
+    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+) -> None:
+    """Compute, from exact references, the figures of the paper that its stated settings do not give."""
+    from rich.markdown import Markdown
+
+    from reprior.benchmark.evidence import evidence_cells, evidence_rows
+    from reprior.benchmark.markdown import evidence_table
+    from reprior.benchmark.runner import local_executor, run_grid
+    from reprior.benchmark.tables import write_csv
+
+    cells = evidence_cells(observations, case)
+    errors = run_grid(cells, out, out / "bases", partial(local_executor, workers), console)
+    rows = evidence_rows(out)
+    if rows:
+        write_csv(rows, out / "evidence.csv")
+        path = evidence_table(rows, out / "tables")
+        console.print(Markdown(path.read_text()))
+    _report(errors)
+
+
+def _report(errors: dict[str, str]) -> None:
+    """Shows the errors of a run, if any, and ends with exit code 1."""
+    if not errors:
+        return
+    for name, error in errors.items():
+        console.print(f"\n{name}\n{error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    console.print(f"{len(errors)} cells failed; the same command tries them again", style="red")
+    raise typer.Exit(1)

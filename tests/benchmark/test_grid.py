@@ -1,0 +1,65 @@
+"""Which cells a plan has, and in which order."""
+
+from __future__ import annotations
+
+import pytest
+
+from reprior.benchmark.cells import Cell
+from reprior.benchmark.grid import Plan
+from reprior.benchmark.predictive import PredictCell
+from reprior.errors import InputError
+
+
+def test_the_whole_grid_of_the_paper():
+    cells = Plan("paper").cells()
+    assert len({c.name for c in cells}) == len(cells)
+    posterior = [c for c in cells if isinstance(c, Cell)]
+    predictive = [c for c in cells if isinstance(c, PredictCell)]
+    # Six methods on five tasks in two regimes, analytic on Gaussian Linear; three runs.
+    assert len(posterior) == 3 * (6 * 10 + 2)
+    assert {c.method for c in posterior if c.task == "oup"} == {"base", "priorguide", "wsm", "nre", "kliep", "sir"}
+    assert {c.network for c in posterior} == {"simformer"}
+    assert {(c.observations, c.samples, c.seed) for c in posterior} == {(10, 5_000, 20_000)}
+    assert {c.task for c in predictive} == {"oup", "turin"}
+    assert len(predictive) == 3 * (6 + 1) * 4  # and the exact predictive
+
+
+def test_runs_come_outermost():
+    runs = [c.run for c in Plan().cells()]
+    assert runs == sorted(runs)
+    assert set(runs) == {0, 1, 2}
+
+
+def test_best_has_every_method_of_the_library_that_is_no_part_of_another():
+    methods = {c.method for c in Plan(tasks=("gaussian_linear",)).cells()}
+    assert methods == {
+        *("base", "auto", "transport", "rejuvenate", "nre", "kliep", "pearson", "reverse_kl", "hellinger"),
+        *("wsm", "priorguide", "sir", "analytic"),
+    }
+
+
+def test_the_quick_version_has_all_ten_in_one_observation_and_one_run():
+    cells = Plan().quick().cells()
+    assert len({(c.task, c.regime) for c in cells}) == 10
+    assert {(c.observations, c.run, c.quick) for c in cells} == {(1, 0, True)}
+    assert not {c.name for c in cells} & {c.name for c in Plan().cells()}  # never mistaken for a result
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"preset": "good"}, "preset 'good' is unknown; allowed: paper, best"),
+        ({"tasks": ("moons",)}, "task 'moons' is unknown"),
+        ({"regimes": ("far",)}, "regime 'far' is unknown; allowed: id, ood"),
+        ({"parts": ("prior",)}, "part 'prior' is unknown"),
+        ({"runs": 0}, "runs must be at least 1; got 0"),
+    ],
+)
+def test_what_is_unknown_is_named(wrong, told):
+    with pytest.raises(InputError, match=told):
+        Plan(**wrong)
+
+
+def test_unknown_methods_are_named():
+    with pytest.raises(InputError, match="method 'magic' is unknown"):
+        Plan(methods=("magic",)).cells()

@@ -1,0 +1,101 @@
+"""From records to rows: averages, spread, the best group and what stays outside it."""
+
+from __future__ import annotations
+
+import csv
+import math
+
+import numpy as np
+import pytest
+from synthetic import write_records, write_refusal
+
+from reprior.benchmark.paper import paper_values
+from reprior.benchmark.tables import COLUMNS, refusals, summarise, write_csv
+
+OBSERVED = np.linspace(0.5, 0.6, 10)
+
+
+def find(rows, method, metric="c2st", **where):
+    found = [r for r in rows if r["method"] == method and r["metric"] == metric]
+    found = [r for r in found if all(r[k] == v for k, v in where.items())]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_mean_and_spread_are_over_observations_of_the_run_average(tmp_path):
+    runs = [list(OBSERVED), list(OBSERVED + 0.3), list(OBSERVED + 0.6)]
+    write_records(tmp_path, "nre", runs)
+    row = find(summarise(tmp_path), "nre")
+    assert row["mean"] == pytest.approx(OBSERVED.mean() + 0.3)
+    assert row["std"] == pytest.approx(OBSERVED.std(ddof=1))  # the spread between runs is averaged out
+    assert (row["observations"], row["runs"], row["seed"], row["commit"]) == (10, 3, 20_000, "abc1234")
+
+
+def test_the_best_group_is_paired_by_observation_and_leaves_references_out(tmp_path):
+    # Worse by .001 for every observation: tiny against the spread, but certain when paired (p = 1/1024).
+    write_records(tmp_path, "auto", [list(OBSERVED)])
+    write_records(tmp_path, "nre", [list(OBSERVED + 0.001)])
+    mixed = OBSERVED + 0.002 * np.array([1, -1] * 5)
+    write_records(tmp_path, "kliep", [list(mixed)])
+    write_records(tmp_path, "sir", [list(OBSERVED - 0.1)])
+    rows = summarise(tmp_path)
+    assert find(rows, "auto")["in_best_group"] == 1
+    assert find(rows, "nre")["in_best_group"] == 0
+    assert find(rows, "kliep")["in_best_group"] == 1
+    assert find(rows, "sir")["in_best_group"] == 0  # the lowest, and outside the ranking
+
+
+def test_presets_networks_and_counts_are_not_mixed(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    write_records(tmp_path, "nre", [list(OBSERVED - 0.1)], preset="paper", network="simformer")
+    write_records(tmp_path, "nre", [[0.9]], quick=True)
+    write_records(tmp_path, "nre", [[0.7, 0.8]])
+    rows = [r for r in summarise(tmp_path) if r["metric"] == "c2st"]
+    assert len(rows) == 4
+    assert find(rows, "nre", preset="best-quick")["mean"] == 0.9
+    assert math.isnan(find(rows, "nre", preset="best-quick")["std"])
+    assert find(rows, "nre", preset="best", observations=2)["mean"] == pytest.approx(0.75)
+    assert all(r["in_best_group"] for r in rows)  # each alone among its own
+
+
+def test_a_sampler_that_ran_away_is_shown_and_not_ranked(tmp_path):
+    write_records(tmp_path, "wsm", [[math.nan, *OBSERVED[1:]]])
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    rows = summarise(tmp_path)
+    assert math.isnan(find(rows, "wsm")["mean"])
+    assert find(rows, "wsm")["in_best_group"] == 0
+    assert find(rows, "nre")["in_best_group"] == 1
+
+
+def test_a_metric_that_one_run_lacks_is_left_out(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)], metric="c2st_fast")
+    rows = summarise(tmp_path)
+    assert [r["metric"] for r in rows] == ["c2st_fast", "ess"]
+
+
+def test_refusals_are_kept_apart(tmp_path):
+    write_refusal(tmp_path, "transport", "log q/p is not quadratic")
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    assert refusals(tmp_path) == {("oup", "id", "best", "mlp", "transport"): "log q/p is not quadratic"}
+    assert {r["method"] for r in summarise(tmp_path)} == {"nre"}
+
+
+def test_the_csv_has_the_columns_in_order(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    path = write_csv(summarise(tmp_path), tmp_path / "results.csv")
+    with path.open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert tuple(rows[0]) == COLUMNS
+    assert rows[0]["mean"] == "0.5500"
+
+
+def test_the_figures_of_the_paper():
+    # A few entries, read off its tables.
+    paper = paper_values()
+    assert paper["two_moons", "id", "priorguide", "c2st"] == (0.68, 0.01)
+    assert paper["gaussian_linear", "ood", "analytic", "rmse"] == (0.34, 0.04)
+    assert paper["two_moons", "id", "base", "sliced_w2"] == (0.68, 0.43)
+    assert paper["turin", "ood", "wsm", "predict_rmse"] == (10.84, 1.86)
+    assert paper["turin", "ood", "base", "ess"][0] == 0.006
+    # 6 methods on 5 tasks in 2 regimes and analytic on one task, 4 metrics; the predictive part; ESS.
+    assert len(paper) == 4 * (60 + 2) + 24 + 10

@@ -1,0 +1,94 @@
+"""`reprior bench run`, `table`, `figures` and `evidence`, through the command."""
+
+from __future__ import annotations
+
+import csv
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+from typer.testing import CliRunner
+
+from reprior import cli
+from reprior.benchmark import runner
+from reprior.benchmark.cells import Cell
+from reprior.errors import InputError
+
+
+@contextmanager
+def threads(workers: int):
+    with ThreadPoolExecutor(workers) as pool:
+        yield pool, workers
+
+
+@pytest.fixture(autouse=True)
+def _in_this_process(monkeypatch):
+    monkeypatch.setattr(runner, "local_executor", threads)
+
+
+def call(*arguments: str):
+    return CliRunner().invoke(cli.app, ["bench", *arguments], env={"COLUMNS": "160"})
+
+
+def quick(folder, *more: str):
+    which = ("--task", "oup", "--regime", "id", "--part", "posterior", "--fast")
+    return call("run", "--quick", *which, "--out", str(folder), "--bases", str(folder / "bases"), *more)
+
+
+def test_a_run_a_second_run_and_its_tables(tmp_path):
+    result = quick(tmp_path, "--method", "base")
+    assert result.exit_code == 0, result.output
+    assert "1 cells, 0 done before" in result.output
+    assert "base oup-id-mlp-best-quick: ready" in result.output
+    with (tmp_path / "results.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert {r["metric"] for r in rows} == {"mmd", "sliced_w2", "rmse", "c2st_fast", "ess"}
+    assert {(r["preset"], r["observations"], r["runs"], r["seed"]) for r in rows} == {("best-quick", "1", "1", "20000")}
+    again = quick(tmp_path, "--method", "base")
+    assert "1 cells, 1 done before" in again.output
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table ess -->\n<!-- end -->\n")
+    shown = call("table", str(tmp_path), "--page", str(page))
+    assert shown.exit_code == 0, shown.output
+    assert "| OUP | preset best-quick | 0.957 |" in page.read_text()
+    drawn = call("figures", str(tmp_path), "--bases", str(tmp_path / "bases"), "--corner", "oup")
+    assert drawn.exit_code == 0, drawn.output
+    assert "no corner plot of oup" in " ".join(drawn.output.split())  # there is a quick base only
+
+
+def test_an_error_is_told_at_the_end_with_exit_code_1(tmp_path, monkeypatch):
+    def fails(self, folder, bases):
+        raise ZeroDivisionError("nothing to divide by")
+
+    monkeypatch.setattr(Cell, "execute", fails)
+    monkeypatch.setattr(runner, "_make_base", lambda spec, folder: None)
+    result = quick(tmp_path, "--method", "base", "--method", "sir")
+    assert result.exit_code == 1
+    assert "2 cells failed; the same command tries them again" in result.output
+    assert result.output.count("ZeroDivisionError: nothing to divide by") >= 2
+
+
+def test_ctrl_c_says_how_to_go_on(tmp_path, monkeypatch):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_grid", stop)
+    result = quick(tmp_path, "--method", "base")
+    assert result.exit_code == 130
+    assert "the same command goes on from here" in result.output
+
+
+def test_bad_options_are_named(tmp_path):
+    result = quick(tmp_path, "--preset", "good")
+    assert isinstance(result.exception, InputError)
+    assert "preset 'good' is unknown" in str(result.exception)
+    assert "no finished cells" in call("table", str(tmp_path)).output
+
+
+def test_evidence_writes_its_table(tmp_path):
+    result = call("evidence", "--case", "sampler_width", "--out", str(tmp_path))
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "evidence.csv").open() as handle:
+        rows = list(csv.DictReader(handle))
+    assert [r["regime"] for r in rows] == ["0.02", "0.05", "0.3"]
+    assert "sampler_width" in (tmp_path / "tables" / "evidence.md").read_text()
