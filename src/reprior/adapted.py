@@ -272,6 +272,18 @@ class AdaptedPosterior:
 
         return params(self, seed)
 
+    def to_arviz(self, x: Tensor, draws: int = 4_000, seed: int = 0) -> Any:
+        """The posterior before and after, both priors and x as an ArviZ DataTree (`reprior.integrations.arviz`).
+
+        Arguments:
+            x: one observation, with shape (m,) or (1, m).
+            draws: the number of draws in each group.
+            seed: makes them repeatable.
+        """
+        from reprior.integrations.arviz import to_arviz
+
+        return to_arviz(self, x, draws, seed)
+
     def save(self, path: str | Path, simulations: bool = False) -> Path:
         """Writes the adapted posterior, base included, to one file (safetensors with JSON).
 

@@ -39,13 +39,12 @@ def bases(
     out: Results = Path("results"),
 ) -> None:
     """Train the bases that are missing and measure them against the exact posterior under p."""
-    from reprior.benchmark.base_quality import base_quality, write_rows
+    from reprior.benchmark.base_quality import base_quality, collect
     from reprior.benchmark.bases import BaseSpec
 
     specs = [BaseSpec(t, r, network, preset) for t in task for r in regime]
-    rows = base_quality(specs, folder)
+    rows = collect(base_quality(specs, folder), out / f"bases-{network}-{preset}.csv")
     show(rows, "Base posteriors: c2st_fast against the exact p-posterior")
-    write_rows(rows, out / f"bases-{network}-{preset}.csv")
 
 
 @app.command()
@@ -56,12 +55,10 @@ def samplers(
     out: Results = Path("results"),
 ) -> None:
     """Error against the number of evaluations, for each kind of sampler."""
-    from reprior.benchmark.base_quality import samplers as run
-    from reprior.benchmark.base_quality import write_rows
+    from reprior.benchmark.base_quality import collect
+    from reprior.benchmark.base_quality import samplers as jobs
 
-    rows = run(task, regime, folder)
-    show(rows, f"Samplers on {task} ({regime})")
-    write_rows(rows, out / "samplers.csv")
+    show(collect(jobs(task, regime, folder), out / "samplers.csv"), f"Samplers on {task} ({regime})")
 
 
 @app.command()
@@ -70,11 +67,9 @@ def noise(
     out: Results = Path("results"),
 ) -> None:
     """What scalar, diagonal and full noise cost in base quality and training time."""
-    from reprior.benchmark.base_quality import noise_kinds, write_rows
+    from reprior.benchmark.base_quality import collect, noise_kinds
 
-    rows = noise_kinds(steps)
-    show(rows, "Kinds of noise")
-    write_rows(rows, out / "noise.csv")
+    show(collect(noise_kinds(steps), out / "noise.csv"), "Kinds of noise")
 
 
 @app.command()

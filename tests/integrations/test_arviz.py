@@ -74,3 +74,8 @@ def test_bad_arguments_are_named(adapted):
         to_arviz(adapted, X, draws=0)
     with pytest.raises(InputError, match=r"\(n, 2\); got \(5, 3\)"):
         to_arviz(adapted, X, samples=torch.zeros(5, 3))
+
+
+def test_method_gives_the_same_tree(adapted):
+    one, two = adapted.to_arviz(X, draws=50, seed=3), to_arviz(adapted, X, draws=50, seed=3)
+    assert one["posterior"].equals(two["posterior"])

@@ -7,9 +7,11 @@ that nothing else uses.
 from __future__ import annotations
 
 import csv
+import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,14 @@ from torch.distributions import MultivariateNormal
 
 from reprior import metrics, priors, tasks
 from reprior.benchmark.bases import DEVELOPMENT_SEED, BaseSpec, get_base, simulations_of
+from reprior.diffusion.denoiser import NOISE_KINDS, NoiseKind
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.networks.mlp import MLPSettings
 from reprior.posterior import Posterior
 from reprior.trainer import train
 
-__all__ = ["base_quality", "noise_kinds", "samplers", "write_rows"]
+__all__ = ["base_quality", "collect", "noise_kinds", "samplers", "write_rows"]
 
 OBSERVATIONS = 5
 SAMPLES = 5_000
@@ -43,35 +46,40 @@ def quality(posterior: Posterior, task_name: str, regime: str, sampler: Sampler,
     return out
 
 
-def base_quality(specs: Iterable[BaseSpec], folder: Path) -> list[dict[str, Any]]:
-    """One row per base."""
-    torch.set_num_threads(1)
-    rows = []
-    for spec in specs:
-        posterior = get_base(spec, folder)
-        values = quality(posterior, spec.task, spec.regime, posterior.sampler, SAMPLES)
-        rows.append(
-            {
-                "task": spec.task,
-                "regime": spec.regime,
-                "network": spec.network,
-                "preset": spec.preset,
-                "c2st_fast": round(sum(values) / len(values), 4),
-                "worst": round(max(values), 4),
-                "observations": len(values),
-                "samples": SAMPLES,
-                "seed": QUALITY_SEED,
-                "weights": sum(p.numel() for p in posterior.base.parameters()),
-            }
+Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]  # what it is, and what measures it
+
+
+def base_quality(specs: Iterable[BaseSpec], folder: Path) -> list[Job]:
+    """One job per base."""
+    return [
+        (
+            {"task": s.task, "regime": s.regime, "network": s.network, "preset": s.preset},
+            partial(_base_row, s, folder),
         )
-    return rows
+        for s in specs
+    ]
 
 
-def samplers(task: str, regime: str, folder: Path) -> list[dict[str, Any]]:
+def _base_row(spec: BaseSpec, folder: Path) -> dict[str, Any]:
+    posterior = get_base(spec, folder)
+    values = quality(posterior, spec.task, spec.regime, posterior.sampler, SAMPLES)
+    return {
+        **_score(values),
+        "worst": round(max(values), 4),
+        "samples": SAMPLES,
+        "seed": QUALITY_SEED,
+        "weights": sum(p.numel() for p in posterior.base.parameters()),
+    }
+
+
+def _score(values: list[float]) -> dict[str, Any]:
+    return {"c2st_fast": round(sum(values) / len(values), 4), "observations": len(values)}
+
+
+def samplers(task: str, regime: str, folder: Path) -> list[Job]:
     """Error against the number of network evaluations, for each kind of sampler."""
-    torch.set_num_threads(1)
     posterior = get_base(BaseSpec(task, regime), folder)
-    rows = []
+    jobs = []
     for evaluations in (16, 24, 32, 48, 64):
         kinds = (
             ("multistep, ODE", Sampler("multistep", evaluations)),
@@ -80,35 +88,36 @@ def samplers(task: str, regime: str, folder: Path) -> list[dict[str, Any]]:
             ("euler_maruyama", Sampler("euler_maruyama", evaluations)),
         )
         for name, sampler in kinds:
-            values = quality(posterior, task, regime, sampler, 3_000)
-            row = {"task": task, "regime": regime, "sampler": name, "evaluations": evaluations}
-            rows.append({**row, "c2st_fast": round(sum(values) / len(values), 4), "observations": len(values)})
-    return rows
+            key = {"task": task, "regime": regime, "sampler": name, "evaluations": evaluations}
+            jobs.append((key, lambda s=sampler: _score(quality(posterior, task, regime, s, 3_000))))
+    return jobs
 
 
-def noise_kinds(steps: int = 3_000, simulations: int = 20_000) -> list[dict[str, Any]]:
+def noise_kinds(steps: int = 3_000, simulations: int = 20_000) -> list[Job]:
     """What scalar, diagonal and full noise cost in base quality and training time, for d = 2, 5, 6 and 20."""
-    torch.set_num_threads(1)
-    rows = []
-    for dim, name in ((2, "two_moons"), (5, "slcp"), (6, "gaussian_linear"), (20, "banana")):
-        for kind in ("scalar", "diagonal", "full"):
-            run = replace(Training(), steps=steps, evaluate_every=steps)
-            settings = MLPSettings(noise=kind)
-            began = time.monotonic()
-            if name == "banana":
-                theta, x, prior = _banana(dim, simulations)
-            else:
-                spec = BaseSpec(name, "id", simulations=simulations)
-                (theta, x), prior = simulations_of(spec), tasks.get(name).training_prior("id")
-            posterior = train(theta, x, prior, settings=settings, training=run, progress=False)
-            took = time.monotonic() - began
-            if name == "banana":
-                values = _banana_quality(posterior, dim)
-            else:
-                values = quality(posterior, name, "id", posterior.sampler, 3_000)
-            row = {"d": dim, "problem": name, "noise": kind, "steps": steps, "seconds": round(took, 1)}
-            rows.append({**row, "c2st_fast": round(sum(values) / len(values), 4), "observations": len(values)})
-    return rows
+    return [
+        (
+            {"d": dim, "problem": name, "noise": kind, "steps": steps},
+            partial(_noise_row, dim, name, kind, steps, simulations),
+        )
+        for dim, name in ((2, "two_moons"), (5, "slcp"), (6, "gaussian_linear"), (20, "banana"))
+        for kind in NOISE_KINDS
+    ]
+
+
+def _noise_row(dim: int, name: str, kind: NoiseKind, steps: int, simulations: int) -> dict[str, Any]:
+    run = replace(Training(), steps=steps, evaluate_every=steps)
+    if name == "banana":
+        theta, x, prior = _banana(dim, simulations)
+    else:
+        theta, x = simulations_of(BaseSpec(name, "id", simulations=simulations))
+        prior = tasks.get(name).training_prior("id")
+    began = time.process_time()
+    posterior = train(theta, x, prior, settings=MLPSettings(noise=kind), training=run, progress=False)
+    took = time.process_time() - began
+    curved = name == "banana"
+    values = _banana_quality(posterior, dim) if curved else quality(posterior, name, "id", posterior.sampler, 3_000)
+    return {**_score(values), "cpu_seconds": round(took, 1)}
 
 
 def _banana(dim: int, n: int):
@@ -148,11 +157,40 @@ def _banana_quality(posterior: Posterior, dim: int) -> list[float]:
     return values
 
 
+def collect(jobs: list[Job], path: Path, tell: Callable[[str], None] = print) -> list[dict[str, Any]]:
+    """Measures the jobs that the CSV file does not hold yet; each is written as it is done.
+
+    Arguments:
+        jobs: what to measure.
+        path: the CSV file.
+        tell: shows progress.
+
+    Returns: the rows of these jobs.
+    """
+    torch.set_num_threads(1)
+    kept: list[dict[str, Any]] = []
+    if path.exists():
+        with path.open(newline="") as handle:
+            kept = list(csv.DictReader(handle))
+    out = []
+    for i, (key, measure) in enumerate(jobs, start=1):
+        same = [r for r in kept if all(r.get(k) == str(v) for k, v in key.items())]
+        if not same:
+            same = [{**key, **measure()}]
+            kept += same
+            write_rows(kept, path)
+        tell(f"[{i}/{len(jobs)}] " + ", ".join(f"{k} {v}" for k, v in same[0].items()))
+        out += same
+    return out
+
+
 def write_rows(rows: list[dict[str, Any]], path: Path) -> Path:
-    """Writes rows as CSV."""
+    """Writes rows as CSV, atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as handle:
+    partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    with partial_path.open("w", newline="") as handle:
         writer = csv.DictWriter(handle, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+    os.replace(partial_path, path)
     return path

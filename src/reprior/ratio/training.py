@@ -229,7 +229,9 @@ def _fit_one(
         label=f"{estimator} ratio" + (" with anchor" if anchored else ""),
         progress=progress,
     )
-    if untrained < result.best_loss or settings.training.steps == 1:  # the anchor alone is better than what few weighted draws can teach
+    if (
+        untrained < result.best_loss or settings.training.steps == 1
+    ):  # the anchor alone is better than what few weighted draws can teach
         model.load_state_dict(start)
         result = replace(result, best_step=0, best_loss=untrained)
     return model.requires_grad_(False), result
