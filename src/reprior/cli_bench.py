@@ -74,11 +74,12 @@ def noise(
 
 @app.command()
 def speed(
-    part: Annotated[list[str], typer.Option(help="encoding, sampling, training, change.")] = [
+    part: Annotated[list[str], typer.Option(help="encoding, sampling, training, change, memory.")] = [
         "encoding",
         "sampling",
         "training",
         "change",
+        "memory",
     ],
     folder: Bases = Path("results/bases"),
     out: Results = Path("results"),
