@@ -6,6 +6,7 @@ The base works on standardised theta and x; users see their own units. `train` m
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -25,6 +26,8 @@ from reprior.simulations import Simulations, Standardizer
 
 __all__ = ["Posterior", "Scales", "check_x", "fresh_seed"]
 
+LEAK_DRAWS = 2_000
+FAR = 30.0  # standard deviations: where a bounded prior has no mass
 ROWS = 20_000  # rows denoised at once: bounds the memory, whatever n
 
 
@@ -165,6 +168,9 @@ class Posterior:
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32) -> Tensor:
         """log p(theta | x), through the probability-flow ODE; -inf outside the prior's support.
 
+        Under a bounded prior the density is that of the samples: what the network leaks beyond the bounds is taken
+        off (from 2,000 draws).
+
         Arguments:
             theta: parameters, with shape (*, d).
             x: one observation, with shape (m,) or (1, m).
@@ -173,7 +179,18 @@ class Posterior:
         Returns: the log-density, with shape (*).
         """
         x = check_x(x, self.x_dim, single=True)
-        return self.density(self.condition(x), theta, steps)
+        denoiser = self.condition(x)
+        return self.density(denoiser, theta, steps) - math.log(self._kept(denoiser))
+
+    def _kept(self, denoiser: Denoiser) -> float:
+        """The share of the network's mass inside the prior's support; 1 for an unbounded prior."""
+        far = torch.cat([torch.eye(self.dim), -torch.eye(self.dim)]) * FAR
+        if bool(torch.isfinite(priors.log_prob(self.prior, self.scales.theta.inverse(far))).all()):
+            return 1.0
+        generator = torch.Generator().manual_seed(0)
+        theta = self._rounds(denoiser, LEAK_DRAWS, self.sampler, generator, False)
+        inside = torch.isfinite(priors.log_prob(self.prior, theta[..., : self.dim])).float().mean()
+        return max(float(inside), 1 / LEAK_DRAWS)
 
     def density(self, denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
         """The log-density, in the user's units, of a denoiser with one bound observation."""
