@@ -13,7 +13,7 @@ further), and no larger than the guidance is valid: s0^2 |Hessian of log r| abou
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -31,6 +31,8 @@ from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported, largest_noise, why_not
 
 __all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
+
+POOL_STEPS = 32  # what is noised and denoised again gains nothing from a finer pool
 
 
 @dataclass(frozen=True)
@@ -120,7 +122,7 @@ class RejuvenateGuidance(Guidance):
         self.below = below
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
-        pools = chunked(denoiser, self.settings.pool, sampler, generator)
+        pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
         log_w = self.change(pools).cpu()
         if bool((log_w == -torch.inf).all(0).any()):
             raise InputError("all weights are zero: no base sample has mass under the target prior")
