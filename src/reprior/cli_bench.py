@@ -98,5 +98,24 @@ def speed(
     write_rows(rows, out / "speed.csv")
 
 
+@app.command()
+def sbi(
+    quick: Annotated[bool, typer.Option(help="A small run, to see that it works.")] = False,
+    folder: Annotated[Path, typer.Option(help="Folder of the NPSE posteriors (trained where missing).")] = Path(
+        "results/bases"
+    ),
+    out: Results = Path("results"),
+    threads: Annotated[int, typer.Option(help="Torch threads.")] = 1,
+) -> None:
+    """sbi's own prior_guide and reprior, on the same NPSE posteriors, against exact posteriors."""
+    import torch
+
+    from reprior.benchmark.sbi_comparison import run, summary
+
+    torch.set_num_threads(threads)
+    rows = run(out, folder, quick)
+    show(summary(rows), f"Errors of mean and sd, c2st_fast, CPU seconds to adapt and draw; {rows[0].steps} steps")
+
+
 for command in (run, table, figures, evidence):
     app.command()(command)

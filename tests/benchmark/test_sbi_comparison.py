@@ -6,10 +6,12 @@ import csv
 
 import pytest
 import torch
+from rich.console import Console
+from typer.testing import CliRunner
 
-from reprior import priors, tasks
+from reprior import cli, cli_bench, priors, tasks
 from reprior.benchmark import sbi_comparison
-from reprior.benchmark.sbi_comparison import METHODS, Comparison, Row, compare, judge, npse, table, write
+from reprior.benchmark.sbi_comparison import METHODS, NETWORK, Comparison, Row, compare, judge, npse, summary, write
 from reprior.errors import InputError
 
 
@@ -33,14 +35,14 @@ def test_run_and_files(tmp_path):
     """Tiny, and untrained in effect: the figures mean nothing, the rows and files do."""
     settings = Comparison((("two_moons", "id"),), 300, 2, 2, 200, 8, 20)
     rows = compare("two_moons", "id", settings, tmp_path)
-    assert [row.method for row in rows] == [m for m in METHODS for _ in range(2)]
+    assert [row.method for row in rows] == [NETWORK, "no change"] * 2 + [m for m in METHODS[1:] for _ in range(2)]
     assert all(row.samples == 200 and row.c2st_fast >= 0.3 for row in rows)
     write(rows, tmp_path / "rows.csv")
     with (tmp_path / "rows.csv").open() as stream:
         again = list(csv.DictReader(stream))
-    assert len(again) == 6
+    assert len(again) == 8
     assert float(again[3]["mean_error"]) == rows[3].mean_error
-    assert table(rows).row_count == 3
+    assert [row["method"] for row in summary(rows)] == [NETWORK, *METHODS]
     # A second run takes the network from the file.
     task, path = tasks.get("two_moons"), tmp_path / "npse-two_moons-id.safetensors"
     kept = npse(task, "id", settings, path)
@@ -48,11 +50,33 @@ def test_run_and_files(tmp_path):
     torch.testing.assert_close(kept.sample((5,), x, seed=0), npse(task, "id", settings, path).sample((5,), x, seed=0))
 
 
-def test_averages_and_settings(capsys, tmp_path, monkeypatch):
+def test_averages_and_settings():
     made = [Row("t", "id", k, m, 40, 10, k + 1.0, 0.0, 0.5, 1.0, 2.0) for m in METHODS for k in range(2)]
-    monkeypatch.setattr(sbi_comparison, "compare", lambda *a, **k: made)
-    sbi_comparison.run(tmp_path / "new", quick=True)
-    assert "1.500" in capsys.readouterr().out
-    assert (tmp_path / "new" / "sbi_comparison.csv").exists()
+    assert summary(made)[0] == {
+        "task": "t",
+        "q": "id",
+        "method": "no change",
+        "mean": 1.5,
+        "sd": 0.0,
+        "c2st": 0.5,
+        "s": 3.0,
+    }
     with pytest.raises(InputError, match="at least 2 steps"):
         Comparison(steps=1)
+
+
+def test_the_command_prints_all_of_the_table_in_80_columns(tmp_path, monkeypatch):
+    made = [
+        Row("gaussian_linear", "ood", k, m, 100, 5_000, k + 1.0, 0.25, 0.5, 31.0, 2.0)
+        for m in (NETWORK, *METHODS)
+        for k in range(2)
+    ]
+    monkeypatch.setattr(sbi_comparison, "compare", lambda *a, **k: made)
+    monkeypatch.setattr(cli_bench, "console", Console(width=80))
+    options = ["bench", "sbi", "--quick", "--out", str(tmp_path / "new"), "--folder", str(tmp_path / "npse")]
+    result = CliRunner().invoke(cli.app, options)
+    assert result.exit_code == 0, result.output
+    assert "…" not in result.output
+    row = next(line for line in result.output.splitlines() if "prior_guide" in line)
+    assert all(text in row for text in ("gaussian_linear", "ood", "1.500", "0.250", "0.500", "33.0"))
+    assert (tmp_path / "new" / "sbi_comparison-quick.csv").exists()

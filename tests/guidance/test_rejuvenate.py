@@ -9,13 +9,14 @@ import pytest
 import torch
 from exact import exact_posterior, gaussian_posterior
 from torch import Tensor
-from torch.distributions import Independent, Laplace, MultivariateNormal, StudentT, Uniform
+from torch.distributions import Independent, Laplace, MultivariateNormal, Normal, StudentT, Uniform
 
 import reprior
 from reprior import metrics, tasks
 from reprior.change import make_change
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
+from reprior.guidance import rejuvenate
 from reprior.guidance.quadratic import find_quadratic
 from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings, _spread, curvature
 from reprior.guidance.transport import largest_noise
@@ -236,6 +237,25 @@ def test_a_learned_guidance_is_used_at_the_last_step():
     theta, notes = guidance.draw(SMALL.condition(torch.zeros(1, 2)), 50, Sampler(), generator())
     assert notes["below"] == "learned"
     assert bool(torch.isfinite(theta).all())
+
+
+def test_bounded_target_needs_one_pool_and_is_uniform_times_the_posterior(monkeypatch):
+    pools = []
+    made = rejuvenate.chunked
+    monkeypatch.setattr(rejuvenate, "chunked", lambda *a: pools.append(1) or made(*a))
+    low, high = torch.tensor([-0.2, -3.0]), torch.tensor([1.5, 3.0])
+    x = torch.tensor([0.2, 0.1])
+    adapted = reprior.adapt(SMALL, Independent(Uniform(low, high), 1), "rejuvenate", accept_outside=True)
+    theta = adapted.sample((N,), x, seed=0)
+    assert len(pools) == 1  # draws that end outside are replaced by spare ones, not by another pool
+    assert bool(((theta > low) & (theta < high)).all())
+    # r = 1/p in the box: the likelihood N(x, .3 I), truncated.
+    sd = 0.3**0.5
+    edges = Normal(0.0, 1.0).cdf((torch.stack([low, high]) - x) / sd)
+    for i in range(2):
+        u = (Normal(0.0, 1.0).cdf((theta[:, i] - x[i]) / sd) - edges[0, i]) / (edges[1, i] - edges[0, i])
+        # Kolmogorov-Smirnov at 1e-4 is 2.2 / sqrt(n) for independent draws; .02 more for the noise over the edge.
+        assert float((u.sort().values - (torch.arange(N) + 0.5) / N).abs().max()) < 2.2 / N**0.5 + 0.02
 
 
 def test_target_that_excludes_the_observation_is_an_error():

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from importlib import metadata
+
 import exact_sbi as exact
 import pytest
 import torch
@@ -12,6 +15,7 @@ from torch.distributions import Independent, Normal
 
 import reprior
 from reprior.errors import InputError
+from reprior.integrations import sbi as integration
 from reprior.integrations.sbi import check_version, to_sbi
 from reprior.integrations.sbi_kernel import kernel_of
 
@@ -201,6 +205,12 @@ def test_unsupported_version(version):
     with pytest.raises(ImportError, match=rf"sbi 0.27.x; sbi {version} is installed"):
         check_version(version)
     check_version("0.27.3")
+
+
+def test_import_under_an_unsupported_version(monkeypatch):
+    monkeypatch.setattr(metadata, "version", lambda name: "0.28.1")
+    with pytest.raises(ImportError, match=r"pip install 'sbi>=0.27,<0.28'"):
+        importlib.reload(integration)
 
 
 def test_warns_of_a_prior_the_simulations_do_not_follow():

@@ -69,9 +69,9 @@ def test_score_is_exact(kind, t):
     torch.testing.assert_close(scores(theta_t, X, time), truth, rtol=1e-3, atol=2e-3 / sigma)
 
 
-@pytest.mark.parametrize("kind", ["ve", "vp", "subvp"])
+@pytest.mark.parametrize("kind", exact.KINDS)
 def test_distribution_by_sbis_sampler(kind):
-    close(guided(*adapted(kind)), *target(X[0]))
+    close(guided(*adapted(kind), sample_with="sde"), *target(X[0]))
 
 
 @pytest.mark.parametrize("method", ["anchor", "rejuvenate", "sir"])

@@ -115,7 +115,7 @@ def test_npe_is_diagnosed(npe):
     from reprior.diagnostics import DiagnoseSettings, diagnose
 
     adapted = reprior.adapt(reprior.from_sbi(npe, *simulations()), Q)
-    report = diagnose(adapted, X, settings=DiagnoseSettings(draws=500, pool=1_000, pairs=100, ranks=20))
+    report = diagnose(adapted, X, settings=DiagnoseSettings(draws=500, pool=1_000, pairs=150, ranks=20))
     assert report.verdict in ("ok", "caution", "do not trust")
     assert report["ess"].outcome != "skipped"
     assert report["sbc"].outcome != "skipped"

@@ -7,8 +7,9 @@ number of sampler steps. Errors are those of n samples against exact draws of q(
     mean error = rms_i |mean_i - mean*_i| / sd*_i,      sd error = rms_i |sd_i / sd*_i - 1|      (i: parameters)
 
 and the accuracy of a classifier that tells the two sets apart (`c2st_fast`; 1/2 is perfect). The row "no change" is the
-NPSE posterior as it is. Seconds are CPU seconds (what one thread takes, whatever else runs): adapt (sbi: the fit of its
-Gaussian mixture to q/p, at its first step) and the samples of one observation.
+NPSE posterior as it is, and "network (p)" the same samples against exact draws of p(theta | x): what the network itself
+gets wrong at that observation, before any change of prior. Seconds are CPU seconds (what one thread takes, whatever else
+runs): adapt (sbi: the fit of its Gaussian mixture to q/p, at its first step) and the samples of one observation.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from reprior.integrations.sbi_sampled import seeded
 from reprior.loading import load
 from reprior.posterior import Posterior
 
-__all__ = ["METHODS", "Comparison", "Row", "compare", "npse", "run", "table"]
+__all__ = ["METHODS", "NETWORK", "Comparison", "Row", "compare", "npse", "run", "summary"]
 
 METHODS = ("no change", "sbi prior_guide", "reprior")
+NETWORK = "network (p)"
 
 
 @dataclass(frozen=True)
@@ -106,25 +108,21 @@ class Row:
         return self.adapt_seconds + self.sample_seconds
 
 
-def run(out: Path, quick: bool = False) -> list[Row]:
-    """Runs the comparison, writes ``sbi_comparison.csv`` to a folder and prints the table.
+def run(out: Path, folder: Path, quick: bool = False) -> list[Row]:
+    """Runs the comparison and writes ``sbi_comparison.csv``.
 
     Arguments:
-        out: the folder; the NPSE posteriors are kept there, and a second run takes them from it.
+        out: the folder of the results.
+        folder: the folder of the NPSE posteriors: those that are missing are trained and kept there.
         quick: a small run, to see that it works; its figures mean nothing.
     """
-    from rich.console import Console
-
-    settings = QUICK if quick else Comparison()
-    out = Path(out)
+    settings, tag = (QUICK, "-quick") if quick else (Comparison(), "")
     out.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for name, regime in settings.pairs:
-        rows += compare(name, regime, settings, out, tag="-quick" if quick else "")
-        write(rows, out / "sbi_comparison.csv")
-    console = Console()
-    console.print(table(rows))
-    console.print(f"written: {out / 'sbi_comparison.csv'}")
+        rows += compare(name, regime, settings, folder, tag)
+        write(rows, out / f"sbi_comparison{tag}.csv")
     return rows
 
 
@@ -147,10 +145,10 @@ def npse(task: tasks.Task, regime: str, settings: Comparison, path: Path) -> Pos
     return posterior
 
 
-def compare(name: str, regime: str, settings: Comparison, out: Path, tag: str = "") -> list[Row]:
+def compare(name: str, regime: str, settings: Comparison, folder: Path, tag: str = "") -> list[Row]:
     """All methods at some observations of one task and regime."""
     task = tasks.get(name)
-    posterior = npse(task, regime, settings, out / f"npse-{name}-{regime}{tag}.safetensors")
+    posterior = npse(task, regime, settings, folder / f"npse-{name}-{regime}{tag}.safetensors")
     _, x = task.observations(regime, settings.observations, EVALUATION_SEED)
     rows = []
     for method in METHODS:
@@ -161,9 +159,11 @@ def compare(name: str, regime: str, settings: Comparison, out: Path, tag: str = 
             began = time.process_time()
             theta = sample(x_k, k)
             seconds = time.process_time() - began
-            exact = task.reference(x_k, settings.samples, regime, seed=k)
-            errors = judge(theta, exact)
-            rows.append(Row(name, regime, k, method, settings.steps, len(theta), *errors, adapting, seconds))
+            judged = {method: "target"} if method != "no change" else {NETWORK: "training", method: "target"}
+            for label, prior in judged.items():
+                exact = task.reference(x_k, settings.samples, regime, prior, seed=k)
+                errors = judge(theta, exact)
+                rows.append(Row(name, regime, k, label, settings.steps, len(theta), *errors, adapting, seconds))
     return rows
 
 
@@ -236,23 +236,14 @@ def write(rows: list[Row], path: Path) -> None:
         writer.writerows(asdict(row) for row in rows)
 
 
-def table(rows: list[Row]) -> Any:
-    """The rows averaged over observations, as a rich table."""
-    from rich.table import Table
-
-    result = Table(title=f"sbi and reprior on the same NPSE posteriors ({rows[0].steps} steps)")
-    for column in ("task", "regime", "method"):
-        result.add_column(column, no_wrap=True)
-    for column in ("mean error", "sd error", "c2st_fast", "adapt s", "sample s"):
-        result.add_column(column, justify="right")
-    keys = list(dict.fromkeys((row.task, row.regime, row.method) for row in rows))
-    for key in keys:
+def summary(rows: list[Row]) -> list[dict[str, Any]]:
+    """The rows averaged over observations, one for each task, regime and method, with the seconds of adapt and sample together."""
+    out = []
+    for key in dict.fromkeys((row.task, row.regime, row.method) for row in rows):
         some = [row for row in rows if (row.task, row.regime, row.method) == key]
-        means = [
-            sum(getattr(row, name) for row in some) / len(some)
-            for name in ("mean_error", "sd_error", "c2st_fast", "adapt_seconds", "sample_seconds")
-        ]
-        digits = (3, 3, 3, 1, 1)
-        shown = [f"{value:.{d}f}" for value, d in zip(means, digits, strict=True)]
-        result.add_row(*key, *shown, end_section=key[2] == METHODS[-1])
-    return result
+        means = {
+            short: sum(getattr(row, name) for row in some) / len(some)
+            for short, name in (("mean", "mean_error"), ("sd", "sd_error"), ("c2st", "c2st_fast"), ("s", "seconds"))
+        }
+        out.append({"task": key[0], "q": key[1], "method": key[2], **means})
+    return out

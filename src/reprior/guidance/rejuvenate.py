@@ -13,7 +13,7 @@ further), and no larger than the guidance is valid: s0^2 |Hessian of log r| abou
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -31,6 +31,9 @@ from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported, largest_noise, why_not
 
 __all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
+
+POOL_STEPS = 32  # what is noised and denoised again gains nothing from a finer pool
+SPARE = 0.2  # where the target is bounded, more draws by this part, in place of those that end outside
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class RejuvenateGuidance(Guidance):
         self.below = below
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
-        pools = chunked(denoiser, self.settings.pool, sampler, generator)
+        pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
         log_w = self.change(pools).cpu()
         if bool((log_w == -torch.inf).all(0).any()):
             raise InputError("all weights are zero: no base sample has mass under the target prior")
@@ -139,12 +142,13 @@ class RejuvenateGuidance(Guidance):
         """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x)."""
         power, stages, s0 = 0.0, 0, 0.0
         precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
-        first = log_w = log_w.nan_to_num(nan=-torch.inf)
+        first = log_w = log_w.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
+        spare = 0 if bool(torch.isfinite(first).all()) else int(SPARE * n) + 10
         while power < 1:
             stages += 1
             rise = self._rise(log_w, 1 - power) if stages < self.settings.stages else 1 - power
             power = min(1.0, power + rise)
-            kept = n if power == 1 else len(pool)
+            kept = n + spare if power == 1 else len(pool)
             members = rise * log_w
             index = systematic(members, kept, generator)
             spread = _spread(pool, members)
@@ -153,7 +157,8 @@ class RejuvenateGuidance(Guidance):
             s0 = self._level(denoiser, pool[index[:64]], spread, ess * len(pool), power)
             pool = self._melt(denoiser, pool[index], s0, precision, power, generator)
             log_w = self.change(pool).cpu()
-        return pool, s0, stages
+        inside = torch.isfinite(log_w)
+        return torch.cat([pool[inside], pool[~inside]])[:n], s0, stages
 
     def _rise(self, log_w: Tensor, most: float) -> float:
         """The largest step of the power that keeps the ESS."""

@@ -15,6 +15,7 @@ A mixture q = sum_k w_k N_k over a Gaussian p is drawn component by component, w
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -34,6 +35,7 @@ FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
 MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
 START = 3.0  # the process must start at this many posterior standard deviations
 COMPONENT_DRAWS = 4_000
+COMPONENT_STEPS = 32  # the shares of the components need no finer draws
 
 
 class Transported(Wrapped):
@@ -174,14 +176,20 @@ class TransportGuidance(Guidance):
     def _transport(
         self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
     ) -> tuple[Tensor, dict[str, Any]]:
-        moved = [Transported(denoiser, q) for q in self.quadratics]
-        each = [chunked(m, n, sampler, generator) for m in moved]
-        if len(each) == 1:
-            return each[0], {}
-        pool = chunked(denoiser, COMPONENT_DRAWS, sampler, generator)
+        if len(self.quadratics) == 1:
+            return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator), {}
+        shares_sampler = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
+        pool = chunked(denoiser, COMPONENT_DRAWS, shares_sampler, generator)
         log_z = torch.stack([torch.logsumexp(q(pool), 0) for q in self.quadratics])  # (components, K)
         shares = torch.softmax(log_z, 0)
         pick = torch.multinomial(shares.T.cpu(), n, replacement=True, generator=generator).T.to(pool.device)
-        stacked = torch.stack(each)  # (components, n, K, D)
-        index = pick[None, :, :, None].expand(1, -1, -1, stacked.shape[-1])
-        return stacked.gather(0, index)[0], {"component_shares": shares.T.tolist()}
+        theta = pool.new_empty(n, *pool.shape[1:])
+        for c, quadratic in enumerate(self.quadratics):
+            mine = pick == c  # (n, K)
+            counts = mine.sum(0).tolist()
+            if max(counts) == 0:
+                continue
+            draws = chunked(Transported(denoiser, quadratic), max(counts), sampler, generator)
+            for k, count in enumerate(counts):
+                theta[mine[:, k], k] = draws[:count, k]
+        return theta, {"component_shares": shares.T.tolist()}
