@@ -135,6 +135,36 @@ def run(
 
 
 @app.command()
+def sequential(
+    task: Annotated[list[str], typer.Option(help="gaussian_linear, oup.")] = ["gaussian_linear", "oup"],
+    method: Annotated[list[str], typer.Option(help="Methods of reprior.update.")] = [
+        "accumulate",
+        "ratio",
+        "priorguide_mc",
+    ],
+    truths: Annotated[int, typer.Option(help="Number of theta, drawn from the training prior.")] = 3,
+    observations: Annotated[int, typer.Option(help="Observations of each.")] = 10,
+    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of theta and the observations.")] = 20_000,
+    folder: Bases = Path("results/bases"),
+    out: Results = Path("results"),
+) -> None:
+    """Error against the number of observations, for sequential updates; a killed run goes on where it stopped."""
+    from reprior.benchmark.base_quality import write_rows
+    from reprior.benchmark.runner import local_executor, submit
+    from reprior.benchmark.sequential import SequentialCell, figure, run_sequential, summarise
+
+    cells = [SequentialCell(t, m, i, observations, seed=seed) for m in method for i in range(truths) for t in task]
+    with local_executor(workers) as executor:
+        submit(executor, run_sequential, [(c, out, folder) for c in cells], [c.name for c in cells], console)
+    done = sorted((out / "sequential").glob(f"*-{observations}-seed{seed}.json"))
+    rows = summarise(done)
+    show([row for row in rows if row["n"] in (1, 2, 5, observations)], "Sequential updates: mean over theta")
+    write_rows(rows, out / "sequential.csv")
+    figure(rows, out / "figures" / "sequential.png")
+
+
+@app.command()
 def table(out: Results = Path("results")) -> None:
     """Print the results beside the paper's."""
     table_of(out)

@@ -17,7 +17,7 @@ from rich.console import Console
 from reprior.benchmark.bases import BaseSpec, get_base, one_thread
 from reprior.benchmark.cells import Cell, run_cell
 
-__all__ = ["local_executor", "run_grid"]
+__all__ = ["local_executor", "run_grid", "submit"]
 
 
 def local_executor(workers: int) -> Executor:
@@ -54,12 +54,13 @@ def run_grid(
     specs = list(dict.fromkeys(c.base for c in todo))
     missing = [s for s in specs if not (bases / f"{s.name}.safetensors").exists()]
     console.print(f"{len(cells)} cells, {len(cells) - len(todo)} done before; {len(missing)} bases to train")
-    _submit(executor, _make_base, [(s, str(bases)) for s in missing], [s.name for s in missing], console)
-    _submit(executor, run_cell, [(c, str(folder), str(bases)) for c in todo], [c.name for c in todo], console)
+    submit(executor, _make_base, [(s, str(bases)) for s in missing], [s.name for s in missing], console)
+    submit(executor, run_cell, [(c, str(folder), str(bases)) for c in todo], [c.name for c in todo], console)
     return [folder / "cells" / f"{c.name}.json" for c in cells]
 
 
-def _submit(executor: Executor, work: Callable, arguments: list[tuple], names: list[str], console: Console) -> None:
+def submit(executor: Executor, work: Callable, arguments: list[tuple], names: list[str], console: Console) -> None:
+    """Runs work on each of the arguments, and shows what is done and the time left."""
     began = time.monotonic()
     futures: dict[Future, str] = {
         executor.submit(work, *args): name for args, name in zip(arguments, names, strict=True)

@@ -30,6 +30,7 @@ from reprior.sequential.terms import Term, Terms
 
 __all__ = ["Accumulate"]
 
+REGION = 2_000
 FIELDS = ("x", "mean", "cov", "points", "values")
 
 
@@ -63,11 +64,18 @@ class Accumulate:
         generator = torch.Generator().manual_seed(seed)
         self._log_r = log_r = self.terms.ratio(generator)
         posterior = self.posterior
-        region = carried_region(posterior, log_r, seed)
+        region = self._region(seed)
         change = PriorChange(posterior.prior, None, log_r, True, "carried", posterior.scales.theta, region=region)
         guidance = RejuvenateGuidance(change, posterior.base.noise, self.settings.guidance)
         why = f"the prior is the exact sum of {len(self.terms.terms)} log-densities of the base"
         return AdaptedPosterior(posterior, change, guidance, why, (), posterior.sampler)
+
+    def _region(self, seed: int) -> Tensor:
+        """Points over which log r is fitted, with shape (n, d); nuisance entries are drawn from the prior."""
+        points = torch.cat([term.points[-REGION:] for term in self.terms.terms])[-REGION:]
+        z = self.posterior.scales.theta.forward(priors.sample(self.posterior.prior, len(points), seed))
+        z[:, self.terms.carried] = points[:, self.terms.carried].to(z)
+        return self.posterior.scales.theta.inverse(z)
 
     def finish(self, x: Tensor, samples: Tensor, seed: int) -> tuple[Tensor, dict[str, Any]]:
         """Takes in the observation x: corrects its samples, with shape (n, d), and adds its term."""
@@ -93,11 +101,3 @@ class Accumulate:
     def state(self) -> dict[str, Tensor]:
         """The tensors that a run goes on from."""
         return {f"{k}.{name}": getattr(t, name) for k, t in enumerate(self.terms.terms) for name in FIELDS}
-
-
-def carried_region(posterior: Posterior, log_r: CarriedRatio, seed: int) -> Tensor:
-    """Points over which log r was fitted, with shape (n, d); nuisance entries are drawn from the prior."""
-    theta = priors.sample(posterior.prior, len(log_r.bumps), seed)
-    z = posterior.scales.theta.forward(theta)
-    z[:, log_r.carried] = (log_r.centre + log_r.bumps @ torch.linalg.inv(log_r.whiten)).to(z)
-    return posterior.scales.theta.inverse(z)

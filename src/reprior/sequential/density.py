@@ -1,7 +1,7 @@
 """log p(theta | x) of the base up to a constant, at less cost than `Posterior.log_prob`.
 
 The probability-flow ODE changes little below the posterior's narrowest width and is Gaussian far above its widest one.
-With C the covariance of base draws, the integral therefore runs only from s_low = sqrt(smallest eigenvalue of C) / 10,
+With C the covariance of base draws, the integral therefore runs only from s_low = sqrt(smallest eigenvalue of C) / 5,
 to s_high = 4 sqrt(largest), where it ends in N(m, C + s_high^2 I). What the noise s_low blurs is undone to first order
 (the heat equation), with what the first step of the flow v = z - D = -s^2 score knows:
 
@@ -23,7 +23,7 @@ from reprior.diffusion.likelihood import flow
 
 __all__ = ["RelativeDensity"]
 
-BELOW, ABOVE = 0.1, 4.0  # of the narrowest and the widest standard deviation
+BELOW, ABOVE = 0.2, 4.0  # of the narrowest and the widest standard deviation
 STEP = 0.9  # the largest step in log s
 ROWS = 2_000  # rows at once
 

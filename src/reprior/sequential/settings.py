@@ -12,9 +12,12 @@ from reprior.guidance.density_ratio import RatioSettings
 from reprior.guidance.prior_guide import MonteCarloSettings
 from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.networks.ratio import RatioNetworkSettings
-from reprior.ratio.from_samples import DEFAULT
 
 __all__ = ["AccumulateSettings", "MonteCarloUpdateSettings", "RatioUpdateSettings", "settings_of"]
+
+_RATIO = Training(
+    steps=1_500, batch=1_024, learning_rate=1e-3, weight_decay=1e-4, ema=0.99, evaluate_every=150, patience=4
+)
 
 
 @dataclass(frozen=True)
@@ -28,10 +31,10 @@ class AccumulateSettings:
         guidance: how the adapted posteriors draw.
     """
 
-    points: int = 1_000
-    checks: int = 200
+    points: int = 800
+    checks: int = 100
     moves: int = 40
-    guidance: RejuvenateSettings = field(default_factory=RejuvenateSettings)
+    guidance: RejuvenateSettings = field(default_factory=lambda: RejuvenateSettings(pool=5_000))
 
     def __post_init__(self) -> None:
         if self.points < 100 or self.checks < 10 or self.moves < 0:
@@ -53,7 +56,7 @@ class RatioUpdateSettings:
         sampler: the guided sampler.
     """
 
-    ratio: Training = DEFAULT
+    ratio: Training = _RATIO
     guidance: RatioSettings = field(
         default_factory=lambda: RatioSettings(
             observations=10,
@@ -77,7 +80,7 @@ class MonteCarloUpdateSettings:
         sampler: the guided sampler.
     """
 
-    ratio: Training = DEFAULT
+    ratio: Training = _RATIO
     guidance: MonteCarloSettings = field(default_factory=lambda: MonteCarloSettings(draws=100))
     sampler: Sampler = PAPER_SAMPLER
 

@@ -22,7 +22,7 @@ from reprior.simulations import Standardizer
 
 __all__ = ["CarriedRatio", "Frame", "fit"]
 
-BUMPS = 400
+BUMPS = 250
 WIDTHS = (0.35, 0.7, 1.4, 2.8)  # of the bumps, times sqrt(c) whitened units
 RIDGES = (1e-7, 1e-5, 1e-3)
 HELD = 0.2
@@ -58,14 +58,19 @@ class Frame:
     def design(self, theta: Tensor, width: float) -> Tensor:
         """The regressors at theta, with shape (n, c): constant, linear, quadratic, bumps."""
         u = (theta.double() - self.centre) @ self.whiten
-        return regressors(u, self.bumps, width)
+        return torch.cat([_plain(u), _bumps(u, self.bumps, width)], -1)
 
 
-def regressors(u: Tensor, bumps: Tensor, width: float | Tensor) -> Tensor:
-    """1, u, the products u_i u_j (i <= j) and the bumps, with shape (*, columns)."""
+def _plain(u: Tensor) -> Tensor:
+    """1, u and the products u_i u_j (i <= j), with shape (*, columns)."""
     i, j = torch.triu_indices(u.shape[-1], u.shape[-1])
+    return torch.cat([torch.ones_like(u[..., :1]), u, u[..., i] * u[..., j]], -1)
+
+
+def _bumps(u: Tensor, bumps: Tensor, width: float | Tensor) -> Tensor:
+    """The bumps at u, with shape (*, B)."""
     square = (u**2).sum(-1, keepdim=True) + (bumps**2).sum(-1) - 2 * u @ bumps.T
-    return torch.cat([torch.ones_like(u[..., :1]), u, u[..., i] * u[..., j], torch.exp(-square / (2 * width**2))], -1)
+    return torch.exp(-square.clamp(min=0) / (2 * width**2))
 
 
 def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float) -> Tensor:
@@ -128,17 +133,23 @@ class CarriedRatio(nn.Module):
     @classmethod
     def of(cls, scale: Standardizer, carried: Tensor, frame: Frame, width: float, coefficients: Tensor) -> CarriedRatio:
         """From a frame and its coefficients."""
-        made = cls(scale, carried, len(frame.bumps))
-        for name, value in (("centre", frame.centre), ("whiten", frame.whiten), ("bumps", frame.bumps)):
+        count = len(frame.bumps) if bool(coefficients[-len(frame.bumps) :].any()) else 0
+        made = cls(scale, carried, count)
+        for name, value in (("centre", frame.centre), ("whiten", frame.whiten), ("bumps", frame.bumps[:count])):
             getattr(made, name).copy_(value)
         made.width.fill_(width)
-        made.coefficients.copy_(coefficients)
+        made.coefficients.copy_(coefficients[: len(made.coefficients)])
         return made
 
     def forward(self, theta: Tensor) -> Tensor:
         z = self.scale.forward(theta)[..., self.carried].double()
         u = (z - self.centre) @ self.whiten
-        return (regressors(u, self.bumps, self.width) @ self.coefficients).to(theta.dtype)
+        plain = len(self.coefficients) - len(self.bumps)
+        value = _plain(u) @ self.coefficients[:plain]
+        if len(self.bumps):  # in single precision: they are small beside the quadratic
+            bumps = _bumps(u.float(), self.bumps.float(), self.width.float())
+            value = value + bumps @ self.coefficients[plain:].float()
+        return value.to(theta.dtype)
 
     def config(self) -> dict[str, Any]:
         """The plain data that rebuilds the module, beside its tensors."""
