@@ -93,7 +93,12 @@ def test_more_observations_are_added_to_a_finished_run(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "name"),
-    [({"seed": 1}, "seed"), ({"x": X + 1}, "observation"), ({"samples": 400}, "samples"), ({"nuisance": [1]}, "nuisance")],
+    [
+        ({"seed": 1}, "seed"),
+        ({"x": X + 1}, "observation"),
+        ({"samples": 400}, "samples"),
+        ({"nuisance": [1]}, "nuisance"),
+    ],
 )
 def test_another_run_is_not_taken_for_this_one(tmp_path, change, name):
     go(tmp_path, x=X[:1])

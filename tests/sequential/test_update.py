@@ -103,19 +103,18 @@ def test_nuisance_parameters_are_not_carried():
 
 def test_a_ratio_learned_from_samples_follows_too():
     guidance = RatioSettings(
-        observations=10, draws=500, network=RatioNetworkSettings(width=32, layers=2), training=SHORT
+        anchor="on", observations=10, draws=200, network=RatioNetworkSettings(width=16, layers=2), training=SHORT
     )
     settings = RatioUpdateSettings(ratio=SHORT, guidance=guidance)
-    updates = reprior.update(POSTERIOR, X[:3], method="ratio", settings=settings, samples=N, progress=False)
-    mean, cov = closed_form(X[:3])
+    x = X[[1, 0]]
+    updates = reprior.update(POSTERIOR, x, method="ratio", settings=settings, samples=N, progress=False)
+    (mean, cov), (alone, _) = closed_form(x), closed_form(x[1:])
     sd = cov.diagonal().sqrt()
     last = updates[-1].samples
-    first_mean, first_cov = closed_form(X[2:3])
-    # Short trainings: a quarter of an sd, where the last observation alone is off by more.
-    assert float(((last.mean(0) - mean) / sd).abs().max()) < 0.5
-    assert float(((first_mean - mean) / sd).abs().max()) > 1
-    assert float((last.std(0) / sd - 1).abs().max()) < 0.3
-    assert float((first_cov.diagonal().sqrt() / sd - 1).min()) > 0.4
+    # Short trainings are off by up to 0.2 sd over seeds; the last observation alone is off by 2.5.
+    assert float(((last.mean(0) - mean) / sd).abs().max()) < 0.4
+    assert float(((alone - mean) / sd).abs().max()) > 2
+    assert float((last.std(0) / sd - 1).abs().max()) < 0.2
 
 
 def test_prior_guide_runs_and_a_nuisance_parameter_is_unseen():

@@ -1,13 +1,14 @@
 """A log ratio as a quadratic plus a few hundred bumps, fitted to exact values: smooth, quick, and additive.
 
 The base's log-density costs an ODE a point, and guidance asks for log r and its gradient many thousand times. In
-coordinates u that are white over a region of theta, values y_k of one observation are fitted by ridge regression with
+coordinates u that are white over a region of theta, the values of one observation are fitted with
 
     y(u) = c + h' u - u' L u / 2 + sum_j w_j exp(-|u - u_j|^2 / (2 l^2))
 
-The coefficients (c, h, L, w) are linear in the values, so those of several observations add up to one function of the same
-cost, however many there are. Away from the region the bumps vanish and the quadratic stays. The width l and the ridge
-are those with the least error on held-out values; no bumps at all is among the choices.
+the quadratic by least squares, with L not negative, then the bumps by ridge regression on what it leaves. The
+coefficients (c, h, L, w) of several observations in one frame add up to one function of the same cost, however many there
+are. Away from the region the bumps vanish and the quadratic stays, which cannot grow. The width l and the ridge are those
+with the least error on held-out values; no bumps at all is among the choices.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ __all__ = ["CarriedRatio", "Frame", "fit"]
 
 BUMPS = 250
 WIDTHS = (0.35, 0.7, 1.4, 2.8)  # of the bumps, times sqrt(c) whitened units
-RIDGES = (1e-7, 1e-5, 1e-3)
+RIDGES = (1e-9, 1e-7, 1e-4)
 HELD = 0.2
 DROP = 60.0  # values this far below the largest are left out of a fit
 CLOSE = 1e-3  # an error of the quadratic alone that needs no bumps
@@ -55,9 +56,13 @@ class Frame:
         rows = torch.randperm(len(points), generator=generator)[:BUMPS]
         return cls(centre, whiten, (points[rows] - centre) @ whiten)
 
+    def white(self, theta: Tensor) -> Tensor:
+        """u of theta, with shape (n, c)."""
+        return (theta.double() - self.centre) @ self.whiten
+
     def design(self, theta: Tensor, width: float) -> Tensor:
         """The regressors at theta, with shape (n, c): constant, linear, quadratic, bumps."""
-        u = (theta.double() - self.centre) @ self.whiten
+        u = self.white(theta)
         return torch.cat([_plain(u), _bumps(u, self.bumps, width)], -1)
 
 
@@ -73,33 +78,55 @@ def _bumps(u: Tensor, bumps: Tensor, width: float | Tensor) -> Tensor:
     return torch.exp(-square.clamp(min=0) / (2 * width**2))
 
 
-def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float) -> Tensor:
-    """The coefficients, with shape (columns,), of values at theta with shapes (n,) and (n, c)."""
+def _quadratic(u: Tensor, y: Tensor, least: float) -> Tensor:
+    """The coefficients of the quadratic, by least squares; curvatures L are raised to ``least``, the rest fitted again."""
+    d = u.shape[1]
+    i, j = torch.triu_indices(d, d)
+    full = torch.linalg.lstsq(_plain(u), y.unsqueeze(1)).solution[1 + d :, 0]
+    upper = torch.zeros(d, d, dtype=torch.float64)
+    upper[i, j] = full
+    values, vectors = torch.linalg.eigh(-(upper + upper.T))
+    L = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
+    left = y + ((u @ L) * u).sum(-1) / 2
+    low = torch.linalg.lstsq(_plain(u)[:, : 1 + d], left.unsqueeze(1)).solution[:, 0]
+    return torch.cat([low, torch.where(i == j, -L[i, j] / 2, -L[i, j])])
+
+
+def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float, least: float) -> Tensor:
+    """The coefficients, with shape (columns,), of values at theta, with shapes (n,) and (n, c).
+
+    Arguments:
+        width: of the bumps.
+        ridge: the ridge; infinity for no bumps.
+        least: the least curvature L of the quadratic, in whitened units: above zero, the function falls on all sides.
+    """
     keep = values > values.max() - DROP
-    a, y = frame.design(theta[keep], width), values[keep].double()
-    plain = a.shape[1] - len(frame.bumps)
-    penalty = torch.full((a.shape[1],), ridge * len(a), dtype=torch.float64)
-    penalty[:plain] = 1e-10 * len(a)
-    if ridge == torch.inf:  # no bumps
-        a, penalty = a[:, :plain], penalty[:plain]
-    solved = torch.linalg.solve(a.T @ a + torch.diag(penalty), a.T @ y)
-    return torch.cat([solved, solved.new_zeros(plain + len(frame.bumps) - len(solved))])
+    u, y = frame.white(theta[keep]), values[keep].double()
+    quadratic = _quadratic(u, y, least)
+    if ridge == torch.inf:
+        return torch.cat([quadratic, quadratic.new_zeros(len(frame.bumps))])
+    a = _bumps(u, frame.bumps, width)
+    eye = torch.eye(a.shape[1], dtype=torch.float64)
+    left = y - _plain(u) @ quadratic
+    return torch.cat([quadratic, torch.linalg.solve(a.T @ a + ridge * len(a) * eye, a.T @ left)])
 
 
-def choose(frame: Frame, theta: Tensor, values: Tensor, generator: torch.Generator) -> tuple[float, float, float]:
-    """The width and the ridge with the least held-out error, and that error (root mean square)."""
+def choose(
+    frame: Frame, theta: Tensor, values: Tensor, least: float, generator: torch.Generator
+) -> tuple[float, float]:
+    """The width and the ridge with the least held-out error."""
     order = torch.randperm(len(theta), generator=generator)
     cut = int(HELD * len(theta))
     held, kept = order[:cut], order[cut:]
     held = held[values[held] > values.max() - DROP]
-    best = (float("inf"), 1.0, torch.inf)
+    best, chosen = float("inf"), (1.0, torch.inf)
     options = [(1.0, torch.inf), *((w * theta.shape[1] ** 0.5, r) for w in WIDTHS for r in RIDGES)]
     for width, ridge in options:
-        told = frame.design(theta[held], width) @ fit(frame, theta[kept], values[kept], width, ridge)
+        told = frame.design(theta[held], width) @ fit(frame, theta[kept], values[kept], width, ridge, least)
         error = float((told - values[held]).square().mean().sqrt())
-        if best[0] > CLOSE and error < 0.95 * best[0]:
-            best = (error, width, ridge)
-    return best[1], best[2], best[0]
+        if best > CLOSE and error < 0.95 * best:
+            best, chosen = error, (width, ridge)
+    return chosen
 
 
 class CarriedRatio(nn.Module):

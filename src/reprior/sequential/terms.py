@@ -34,6 +34,7 @@ __all__ = ["Check", "Conditional", "Term", "Terms"]
 NODES = 64  # of the integral over nuisance parameters
 WIDEN = 1.5  # the variance of g against that of the draws it was fitted to
 JITTER = 0.5
+FALL = 0.1  # the least curvature of a fitted density, in whitened units, where a Gaussian has 1
 
 
 @dataclass(frozen=True)
@@ -155,8 +156,8 @@ class Terms:
     def joint(self, term: Term, generator: Generator) -> CarriedRatio:
         """The fit of log p(theta | x_k) in all parameters."""
         frame = Frame.over(term.points, generator)
-        width, ridge, _ = choose(frame, term.points, term.values, generator)
-        coefficients = fit(frame, term.points, term.values, width, ridge)
+        width, ridge = choose(frame, term.points, term.values, FALL, generator)
+        coefficients = fit(frame, term.points, term.values, width, ridge, FALL)
         every = torch.arange(self.posterior.dim)
         return CarriedRatio.of(self.posterior.scales.theta, every, frame, width, coefficients)
 
