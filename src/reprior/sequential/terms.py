@@ -165,10 +165,10 @@ class Terms:
         """log r_n: the sum of the terms, as one fit."""
         data = [(t.points[:, self.carried], self._carried_values(t, generator)) for t in self.terms]
         frame = Frame.over(torch.cat([points for points, _ in data]), generator)
-        chosen = [choose(frame, *one, generator) for one in data]
-        worst = max(chosen, key=lambda one: one[2])  # one frame and width, so that coefficients add
-        coefficients = sum((fit(frame, *one, worst[0], worst[1]) for one in data), torch.zeros((), dtype=torch.float64))
-        return CarriedRatio.of(self.posterior.scales.theta, self.carried, frame, worst[0], coefficients)
+        chosen = [choose(frame, *one, 0.0, generator) for one in data]
+        width, ridge = sorted(chosen)[len(chosen) // 2]  # one frame and width, so that coefficients add
+        coefficients = torch.stack([fit(frame, *one, width, ridge, 0.0) for one in data]).sum(0)
+        return CarriedRatio.of(self.posterior.scales.theta, self.carried, frame, width, coefficients)
 
     def _carried_values(self, term: Term, generator: Generator) -> Tensor:
         """log p(theta_c | x_k) - log p(theta_c) at the term's points."""
