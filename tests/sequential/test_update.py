@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from exact import gaussian_posterior
@@ -102,17 +104,17 @@ def test_nuisance_parameters_are_not_carried():
 
 
 def test_a_ratio_learned_from_samples_follows_too():
-    guidance = RatioSettings(
-        anchor="on", observations=10, draws=200, network=RatioNetworkSettings(width=16, layers=2), training=SHORT
-    )
+    longer = replace(SHORT, steps=600)
+    network = RatioNetworkSettings(width=64, layers=2)
+    guidance = RatioSettings(anchor="on", observations=10, draws=1_000, network=network, training=longer)
     settings = RatioUpdateSettings(ratio=SHORT, guidance=guidance)
     x = X[[1, 0]]
     updates = reprior.update(POSTERIOR, x, method="ratio", settings=settings, samples=N, progress=False)
     (mean, cov), (alone, _) = closed_form(x), closed_form(x[1:])
     sd = cov.diagonal().sqrt()
     last = updates[-1].samples
-    # Trainings this short are off by half an sd; the last observation alone is off by 2.5.
-    assert float(((last.mean(0) - mean) / sd).abs().max()) < 0.8
+    # Trainings this short are off by some tenths (0.18 and 3 % were measured); the last observation alone is off by 2.5.
+    assert float(((last.mean(0) - mean) / sd).abs().max()) < 0.5
     assert float(((alone - mean) / sd).abs().max()) > 2
     assert float((last.std(0) / sd - 1).abs().max()) < 0.2
 
