@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from reprior.networks.mlp import MLPSettings
     from reprior.networks.simformer import SimformerSettings
     from reprior.posterior import Posterior
+    from reprior.sequential.result import Update, Updates
+    from reprior.sequential.update import update
     from reprior.simulation import simulate
     from reprior.simulations import Simulations
     from reprior.trainer import train
@@ -48,12 +50,15 @@ _HOMES = {
     "Simulations": "simulations",
     "SupportError": "errors",
     "Training": "diffusion.training",
+    "Update": "sequential.result",
+    "Updates": "sequential.result",
     "adapt": "adapted",
     "diagnose": "diagnostics",
     "from_sbi": "integrations.sbi",
     "load": "loading",
     "simulate": "simulation",
     "train": "trainer",
+    "update": "sequential.update",
 }
 _MODULES = ("metrics", "priors", "tasks")
 
@@ -73,6 +78,8 @@ __all__ = [
     "Simulations",
     "SupportError",
     "Training",
+    "Update",
+    "Updates",
     "__version__",
     "adapt",
     "diagnose",
@@ -83,6 +90,7 @@ __all__ = [
     "simulate",
     "tasks",
     "train",
+    "update",
 ]
 
 

@@ -292,21 +292,29 @@ class AdaptedPosterior:
             simulations: whether the stored simulations go with it (`diagnose` uses them for calibration).
         """
         tensors, meta = self.posterior.to_parts(simulations)
-        tensors |= {f"guidance.{k}": v.detach().cpu().contiguous() for k, v in self.guidance.tensors().items()}
-        if self.change.is_ratio and isinstance(self.change.log_q, torch.nn.Module):
-            network = self.change.log_q.state_dict().items()
-            tensors |= {f"target.{k}": v.detach().cpu().contiguous() for k, v in network}
+        more, change = self.to_parts()
+        return files.write(path, "adapted", tensors | more, {**meta, **change})
+
+    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """The tensors and plain data of the change of prior, without the base."""
+        tensors = {f"guidance.{k}": v for k, v in self.guidance.tensors().items()}
+        log_r = self.change.log_q
+        learned = self.change.is_ratio and isinstance(log_r, torch.nn.Module)
+        if learned:
+            tensors |= {f"target.{k}": v for k, v in log_r.state_dict().items()}
+        if self.change.region is not None:
+            tensors["region"] = self.change.region
         meta = {
-            **meta,
             "target": priors.to_dict(self.change.target) if self.change.target is not None else None,
             "target_kind": self.change.kind,
+            "target_config": log_r.config() if learned else None,  # pyright: ignore[reportAttributeAccessIssue]
             "outside": None if math.isnan(self.change.outside) else self.change.outside,
             "method": self.method,
             "guidance": self.guidance.config(),
             "why": self.why,
             "warnings": list(self.warnings),
         }
-        return files.write(path, "adapted", tensors, meta)
+        return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta
 
 
 def _judge(log_w: Tensor, notes: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:

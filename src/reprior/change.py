@@ -33,11 +33,13 @@ class PriorChange:
         target: the target prior q as a distribution, or None where only a log-density or samples are known.
         log_q: log q up to a constant, (*, d) -> (*); or log r itself where `is_ratio`.
         is_ratio: whether `log_q` is log q/p already (learned from samples).
-        kind: "distribution", "callable" or "samples".
+        kind: "distribution", "callable", "samples", or "carried" (`reprior.sequential`).
         scale: the standardisation of theta.
         outside: the fraction of q's mass outside p's support (NaN where q cannot be sampled).
         same: whether q equals p up to a constant.
         differentiable: whether log r has a gradient that autograd can take.
+        region: draws of theta, with shape (n, d), over which log r is known, where that is not all of p (a ratio that was
+            fitted to a posterior); None otherwise.
     """
 
     prior: Any
@@ -49,6 +51,7 @@ class PriorChange:
     outside: float = float("nan")
     same: bool = False
     differentiable: bool = True
+    region: Tensor | None = None
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from reprior.cli_grid import evidence, figures, run, table
+from reprior.cli_grid import evidence, figures, report, run, table
 
 app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods.", no_args_is_help=True)
 console = Console()
@@ -115,6 +116,36 @@ def sbi(
     torch.set_num_threads(threads)
     rows = run(out, folder, quick)
     show(summary(rows), f"Errors of mean and sd, c2st_fast, CPU seconds to adapt and draw; {rows[0].steps} steps")
+
+
+@app.command()
+def sequential(
+    task: Annotated[list[str], typer.Option(help="gaussian_linear, oup.")] = ["gaussian_linear", "oup"],
+    method: Annotated[list[str], typer.Option(help="Methods of reprior.update.")] = [
+        "accumulate",
+        "ratio",
+        "priorguide_mc",
+    ],
+    truths: Annotated[int, typer.Option(help="Number of theta, drawn from the training prior.")] = 3,
+    observations: Annotated[int, typer.Option(help="Observations of each.")] = 10,
+    workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of theta and the observations.")] = 20_000,
+    folder: Bases = Path("results/bases"),
+    out: Results = Path("results"),
+) -> None:
+    """Error against the number of observations, for sequential updates; a killed run goes on where it stopped."""
+    from reprior.benchmark.base_quality import write_rows
+    from reprior.benchmark.runner import local_executor, run_grid
+    from reprior.benchmark.sequential import SequentialCell, figure, summarise
+
+    cells = [SequentialCell(t, m, i, observations, seed=seed) for m in method for i in range(truths) for t in task]
+    errors = run_grid(cells, out, folder, partial(local_executor, workers), console)
+    done = sorted((out / "sequential").glob(f"*-{observations}-seed{seed}.json"))
+    rows = summarise(done)
+    show([row for row in rows if row["n"] in (1, 2, 5, observations)], "Sequential updates: mean over theta")
+    write_rows(rows, out / "sequential.csv")
+    figure(rows, out / "figures" / "sequential.png")
+    report(errors)
 
 
 for command in (run, table, figures, evidence):

@@ -61,7 +61,7 @@ def run(
         console.print("stopped; what is done is kept, and the same command goes on from here")
         raise typer.Exit(130) from None
     table(out, None)
-    _report(errors)
+    report(errors)
 
 
 def table(
@@ -133,10 +133,10 @@ def evidence(
         write_csv(rows, out / "evidence.csv")
         path = evidence_table(rows, out / "tables")
         console.print(Markdown(path.read_text()))
-    _report(errors)
+    report(errors)
 
 
-def _report(errors: dict[str, str]) -> None:
+def report(errors: dict[str, str]) -> None:
     """Shows the errors of a run, if any, and ends with exit code 1."""
     if not errors:
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,10 @@ from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
 from reprior.posterior import Posterior, Scales
 from reprior.ratio.from_samples import RatioNetwork
 from reprior.ratio.losses import ESTIMATORS
+from reprior.sequential.surrogate import CarriedRatio
 from reprior.simulations import Simulations, Standardizer
 
-__all__ = ["load"]
+__all__ = ["load", "rebuild_adapted"]
 
 
 def load(
@@ -52,7 +54,7 @@ def load(
     file = files.read(path, ("posterior", "adapted"))
     try:
         posterior = _posterior(file.tensors, file.meta, prior, embedding, estimator)
-        return posterior if file.kind == "posterior" else _adapted(posterior, file.tensors, file.meta, target)
+        return posterior if file.kind == "posterior" else rebuild_adapted(posterior, file.tensors, file.meta, target)
     except (KeyError, TypeError, RuntimeError) as error:
         raise FileFormatError(f"{path} does not hold what its kind {file.kind!r} needs: {error}") from error
 
@@ -96,8 +98,11 @@ def _posterior(
     )
 
 
-def _adapted(posterior: Posterior, tensors: dict[str, Tensor], meta: dict[str, Any], target: Any) -> AdaptedPosterior:
-    change = _change(posterior, part(tensors, "target"), meta, target)
+def rebuild_adapted(
+    posterior: Posterior, tensors: dict[str, Tensor], meta: dict[str, Any], target: Any = None
+) -> AdaptedPosterior:
+    """The adapted posterior of a base, from what `AdaptedPosterior.to_parts` gave."""
+    change = replace(_change(posterior, part(tensors, "target"), meta, target), region=tensors.get("region"))
     guidance = _guidance(posterior, change, part(tensors, "guidance"), meta)
     warnings = tuple(meta["warnings"])
     return AdaptedPosterior(posterior, change, guidance, meta["why"], warnings, posterior.sampler)
@@ -110,6 +115,11 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
         model = RatioNetwork(scale)
         model.load_state_dict(network)
         return PriorChange(posterior.prior, None, model.requires_grad_(False), True, "samples", scale, outside)
+    if meta["target_kind"] == "carried":
+        config = meta["target_config"]
+        ratio = CarriedRatio(scale, torch.tensor(config["carried"]), config["bumps"])
+        ratio.load_state_dict(network)
+        return PriorChange(posterior.prior, None, ratio, True, "carried", scale, outside)
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(

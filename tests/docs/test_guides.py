@@ -62,3 +62,17 @@ def test_simulator(folder):
     assert float(after[:, 1].std()) < 0.7 * float(before[:, 1].std())
     assert abs(float(after[:, 1].mean()) - 0.2) < 0.04
     assert space["ratio"] > 0
+
+
+@pytest.mark.slow
+def test_sequential(folder):
+    space = run_guide("sequential.md", folder)
+    updates = space["updates"]
+    first, last = updates[0].samples, updates[-1].samples
+    # Four nights know the depth about twice as well as one, and the truth is within four of its standard deviations.
+    assert float(last[:, 0].std()) < 0.75 * float(first[:, 0].std())
+    for i, value in ((0, 1.25), (1, 0.35), (2, -0.15)):
+        assert abs(float(last[:, i].mean()) - value) < 4 * float(last[:, i].std())
+    assert float(last[:, 2].std()) > 0.6 * float(first[:, 2].std())  # not carried
+    assert len(space["longer"]) == 5
+    assert space["more"].shape == (500, 3)

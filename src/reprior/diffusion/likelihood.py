@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reprior.diffusion.denoiser import Denoiser
 
-__all__ = ["log_density"]
+__all__ = ["flow", "log_density"]
 
 
 def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
@@ -37,10 +37,10 @@ def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
     trace = change
     for i in range(steps):  # fourth-order Runge-Kutta
         h, middle = float(grid[i + 1] - grid[i]), (grid[i] + grid[i + 1]) / 2
-        v1, trace_1 = _flow(denoiser, z, grid[i])
-        v2, trace_2 = _flow(denoiser, z + h / 2 * v1, middle)
-        v3, trace_3 = _flow(denoiser, z + h / 2 * v2, middle)
-        v4, trace = _flow(denoiser, z + h * v3, grid[i + 1])
+        v1, trace_1 = flow(denoiser, z, grid[i])
+        v2, trace_2 = flow(denoiser, z + h / 2 * v1, middle)
+        v3, trace_3 = flow(denoiser, z + h / 2 * v2, middle)
+        v4, trace = flow(denoiser, z + h * v3, grid[i + 1])
         z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
         change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace)
     s = denoiser.s_max
@@ -55,8 +55,8 @@ def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
     return (gauss + change).to(theta.dtype)
 
 
-def _flow(denoiser: Denoiser, z: Tensor, log_s: Tensor) -> tuple[Tensor, Tensor]:
-    """z - D(z, s), and its divergence."""
+def flow(denoiser: Denoiser, z: Tensor, log_s: Tensor) -> tuple[Tensor, Tensor]:
+    """dz/dlog s = z - D(z, s), and its divergence; z has shape (n, K, D), the results (n, K, D) and (n, K)."""
     s = log_s.exp().to(z)
     with torch.enable_grad():
         z = z.detach().requires_grad_(True)

@@ -113,6 +113,8 @@ def expressible_part(change: PriorChange, noise: str, seed: int = 0, points: int
 
 
 def _points(change: PriorChange, seed: int, points: int) -> Tensor:
+    if change.region is not None:
+        return change.scale.forward(change.region)
     theta = priors.sample(change.prior, points, seed)
     if change.target is not None:  # a narrow q with bounds may miss every draw of p
         theta = torch.cat([theta, priors.sample(change.target, points, seed).to(theta)])

@@ -1,0 +1,103 @@
+"""``accumulate``: the carried prior is the exact sum of the base's own log-densities. No ratio is learned from samples.
+
+For each observation n:
+
+1. the base at x_n is guided by log r_{n-1}, the fitted sum of the terms before (`reprior.sequential.terms`), by rejuvenation;
+2. the base's log-density at x_n is computed at points near these draws and its own: the new term;
+3. the draws make some Metropolis moves under log p(theta | x_n) + log r_{n-1}, both as fits, which removes what error
+   the guidance left;
+4. every term is computed again at some of the draws. That measures the fit, and mends it for the next observation.
+
+The samples of one step give the next one places to look at, never values: errors of sampling do not add up.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reprior import priors
+from reprior.adapted import AdaptedPosterior
+from reprior.change import PriorChange
+from reprior.guidance.rejuvenate import RejuvenateGuidance
+from reprior.posterior import Posterior
+from reprior.sequential.moves import difference_moves
+from reprior.sequential.settings import AccumulateSettings
+from reprior.sequential.surrogate import CarriedRatio
+from reprior.sequential.terms import Term, Terms
+
+__all__ = ["Accumulate"]
+
+REGION = 2_000
+FIELDS = ("x", "mean", "cov", "points", "values")
+
+
+class Accumulate:
+    """The state of a run.
+
+    Arguments:
+        posterior: the base posterior.
+        nuisance: the indices of parameters that are not carried.
+        settings: the settings.
+        state: tensors of `state`, to go on from.
+    """
+
+    def __init__(
+        self,
+        posterior: Posterior,
+        nuisance: tuple[int, ...],
+        settings: AccumulateSettings,
+        state: dict[str, Tensor] | None = None,
+    ):
+        self.posterior, self.settings = posterior, settings
+        terms = []
+        while state and f"{len(terms)}.x" in state:
+            terms.append(Term(**{name: state[f"{len(terms)}.{name}"] for name in FIELDS}))
+        self.terms = Terms(posterior, nuisance, settings.points, settings.checks, tuple(terms))
+        self.pool = settings.guidance.pool
+        self._log_r: CarriedRatio | None = None
+
+    def adapt(self, x: Tensor, seed: int) -> AdaptedPosterior:
+        """The posterior of the next observation x, under the prior carried so far."""
+        generator = torch.Generator().manual_seed(seed)
+        self._log_r = log_r = self.terms.ratio(generator)
+        posterior = self.posterior
+        region = self._region(seed)
+        change = PriorChange(posterior.prior, None, log_r, True, "carried", posterior.scales.theta, region=region)
+        guidance = RejuvenateGuidance(change, posterior.base.noise, self.settings.guidance)
+        why = f"the prior is the exact sum of {len(self.terms.terms)} log-densities of the base"
+        return AdaptedPosterior(posterior, change, guidance, why, (), posterior.sampler)
+
+    def _region(self, seed: int) -> Tensor:
+        """Points over which log r is fitted, with shape (n, d); nuisance entries are drawn from the prior."""
+        points = torch.cat([term.points[-REGION:] for term in self.terms.terms])[-REGION:]
+        z = self.posterior.scales.theta.forward(priors.sample(self.posterior.prior, len(points), seed))
+        z[:, self.terms.carried] = points[:, self.terms.carried].to(z)
+        return self.posterior.scales.theta.inverse(z)
+
+    def finish(self, x: Tensor, samples: Tensor, seed: int) -> tuple[Tensor, dict[str, Any]]:
+        """Takes in the observation x: corrects its samples, with shape (n, d), and adds its term."""
+        generator = torch.Generator().manual_seed(seed + 1)
+        self.terms.add(x, samples, generator)
+        notes: dict[str, Any] = {}
+        if self._log_r is not None and self.settings.moves:
+            samples, notes = self._move(samples, self._log_r, generator)
+        check = self.terms.check(samples, generator)
+        return samples, {**notes, "agreement": check.ess, "fit_error": check.error}
+
+    def _move(self, samples: Tensor, log_r: CarriedRatio, generator: torch.Generator) -> tuple[Tensor, dict[str, Any]]:
+        log_p = self.terms.joint(self.terms.terms[-1], generator)
+
+        def log_f(theta: Tensor) -> Tensor:
+            inside = torch.isfinite(priors.log_prob(self.posterior.prior, theta))
+            return (log_p(theta) + log_r(theta)).masked_fill(~inside, -torch.inf)
+
+        moved, accepted = difference_moves(log_f, samples, self.settings.moves, generator)
+        shift = ((moved.mean(0) - samples.mean(0)) / moved.std(0)).abs().max()
+        return moved, {"accepted": accepted, "moved": float(shift)}
+
+    def state(self) -> dict[str, Tensor]:
+        """The tensors that a run goes on from."""
+        return {f"{k}.{name}": getattr(t, name) for k, t in enumerate(self.terms.terms) for name in FIELDS}

@@ -1,0 +1,75 @@
+"""log p(theta | x) of the base up to a constant, at less cost than `Posterior.log_prob`.
+
+The probability-flow ODE changes little below the posterior's narrowest width and is Gaussian far above its widest one.
+With C the covariance of base draws, the integral therefore runs only from s_low = sqrt(smallest eigenvalue of C) / 5,
+to s_high = 4 sqrt(largest), where it ends in N(m, C + s_high^2 I). What the noise s_low blurs is undone to first order
+(the heat equation), with what the first step of the flow v = z - D = -s^2 score knows:
+
+    log p_0 = log p_s - s^2/2 (div score + |score|^2) = log p_s + div v / 2 - |v|^2 / (2 s^2)
+
+All in standardised units.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.likelihood import flow
+
+__all__ = ["RelativeDensity"]
+
+BELOW, ABOVE = 0.2, 4.0  # of the narrowest and the widest standard deviation
+STEP = 0.9  # the largest step in log s
+ROWS = 2_000  # rows at once
+
+
+@dataclass(frozen=True)
+class RelativeDensity:
+    """log p(theta | x) + const of one observation.
+
+    Attributes:
+        denoiser: the base with that observation bound.
+        mean: the mean of base draws, with shape (d,).
+        cov: their covariance, with shape (d, d).
+    """
+
+    denoiser: Denoiser
+    mean: Tensor
+    cov: Tensor
+
+    @classmethod
+    def of(cls, denoiser: Denoiser, draws: Tensor) -> RelativeDensity:
+        """From base draws at the observation, with shape (n, d)."""
+        return cls(denoiser, draws.double().mean(0), torch.cov(draws.double().T).reshape(2 * draws.shape[1:]))
+
+    def __call__(self, theta: Tensor) -> Tensor:
+        """The log-density of standardised theta, with shape (n, d), in double precision, with shape (n,)."""
+        return torch.cat([self._rows(part) for part in theta.split(ROWS)])
+
+    def _rows(self, theta: Tensor) -> Tensor:
+        widths = torch.linalg.eigvalsh(self.cov).clamp(min=1e-12).sqrt()
+        low = max(self.denoiser.s_min, BELOW * float(widths[0]))
+        high = min(self.denoiser.s_max, max(ABOVE * float(widths[-1]), 2 * low))
+        steps = max(2, math.ceil(math.log(high / low) / STEP))
+        grid = torch.linspace(math.log(low), math.log(high), steps + 1, dtype=torch.float64)
+        z = theta.to(self.denoiser.x).unsqueeze(1)
+        change = torch.zeros(z.shape[:-1], dtype=torch.float64, device=z.device)
+        for i in range(steps):  # fourth-order Runge-Kutta
+            h, middle = float(grid[i + 1] - grid[i]), (grid[i] + grid[i + 1]) / 2
+            v1, trace_1 = flow(self.denoiser, z, grid[i])
+            v2, trace_2 = flow(self.denoiser, z + h / 2 * v1, middle)
+            v3, trace_3 = flow(self.denoiser, z + h / 2 * v2, middle)
+            v4, trace_4 = flow(self.denoiser, z + h * v3, grid[i + 1])
+            z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
+            change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace_4)
+            if i == 0:
+                change = change + trace_1 / 2 - (v1.double() ** 2).sum(-1) / (2 * low**2)
+        gap = z[:, 0].double().cpu() - self.mean
+        end = self.cov + high**2 * torch.eye(len(self.mean), dtype=torch.float64)
+        gauss = -(gap * torch.linalg.solve(end, gap.T).T).sum(-1) / 2
+        return gauss + change[:, 0].cpu()

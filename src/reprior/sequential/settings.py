@@ -1,0 +1,150 @@
+"""Settings of sequential updates, with the paper's as presets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
+from reprior.diffusion.training import Training
+from reprior.errors import InputError
+from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.prior_guide import MonteCarloSettings
+from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.networks.ratio import RatioNetworkSettings
+
+__all__ = ["AccumulateSettings", "MonteCarloUpdateSettings", "RatioUpdateSettings", "settings_of"]
+
+_RATIO = Training(
+    steps=1_500, batch=1_024, learning_rate=1e-3, weight_decay=1e-4, ema=0.99, evaluate_every=150, patience=4
+)
+
+
+@dataclass(frozen=True)
+class AccumulateSettings:
+    """Settings of ``accumulate``.
+
+    Attributes:
+        points: the points at which a new observation's log-density is computed.
+        checks: the points at which every observation's log-density is computed again at each later one.
+        moves: Metropolis moves of the samples under the fitted sum; 0 leaves them as guidance drew them.
+        guidance: how the adapted posteriors draw.
+    """
+
+    points: int = 800
+    checks: int = 100
+    moves: int = 40
+    guidance: RejuvenateSettings = field(default_factory=lambda: RejuvenateSettings(pool=5_000))
+
+    def __post_init__(self) -> None:
+        if self.points < 100 or self.checks < 10 or self.moves < 0:
+            raise InputError(
+                f"accumulate needs points >= 100, checks >= 10 and moves >= 0; got {self.points}, {self.checks}, "
+                f"{self.moves}"
+            )
+
+
+@dataclass(frozen=True)
+class RatioUpdateSettings:
+    """Settings of ``ratio``.
+
+    Attributes:
+        ratio: the training of log q_n/p from samples.
+        guidance: the training of the guidance on it.
+        here: whether the guidance is trained at the new observation alone, the only one where it is asked, instead of
+            the stored ones (the paper's).
+        sampler: the guided sampler.
+    """
+
+    ratio: Training = _RATIO
+    guidance: RatioSettings = field(
+        default_factory=lambda: RatioSettings(
+            observations=10,
+            draws=4_000,
+            training=Training(
+                steps=800, batch=2_048, learning_rate=2e-3, ema=0.99, evaluate_every=100, patience=4, validation=0.1
+            ),
+        )
+    )
+    here: bool = True
+    sampler: Sampler = field(default_factory=Sampler)
+
+
+@dataclass(frozen=True)
+class MonteCarloUpdateSettings:
+    """Settings of ``priorguide_mc``.
+
+    Attributes:
+        ratio: the training of log q_n/p from samples.
+        guidance: the Monte Carlo average and the Langevin corrections.
+        sampler: the guided sampler.
+    """
+
+    ratio: Training = _RATIO
+    guidance: MonteCarloSettings = field(default_factory=lambda: MonteCarloSettings(draws=100))
+    sampler: Sampler = PAPER_SAMPLER
+
+
+PAPER_RATIO = Training(
+    steps=16_000,
+    batch=4_096,
+    learning_rate=1e-3,
+    schedule="constant",
+    weight_decay=0.01,
+    ema=0.0,
+    evaluate_every=500,
+    patience=1_000,
+)
+PAPER_UPDATE = RatioUpdateSettings(
+    ratio=PAPER_RATIO,
+    guidance=RatioSettings(
+        weights="joint",
+        anchor="off",
+        observations=420,
+        draws=1_000,
+        time="vp",
+        network=RatioNetworkSettings(width=256, layers=4, time="fourier", time_features=16),
+        training=Training(
+            steps=26_000,
+            batch=4_096,
+            learning_rate=1e-4,
+            schedule="constant",
+            weight_decay=0.01,
+            ema=0.0,
+            evaluate_every=500,
+            patience=1_000,
+            validation=0.02,
+        ),
+        sampler=PAPER_SAMPLER,
+    ),
+    here=False,
+    sampler=PAPER_SAMPLER,
+)
+PRESETS: dict[str, dict[str, Any]] = {
+    "accumulate": {"best": AccumulateSettings()},
+    "ratio": {"best": RatioUpdateSettings(), "paper": PAPER_UPDATE},
+    "priorguide_mc": {
+        "best": MonteCarloUpdateSettings(),
+        "paper": MonteCarloUpdateSettings(ratio=PAPER_RATIO, guidance=MonteCarloSettings(draws=1_000)),
+    },
+}
+
+
+def settings_of(method: str, settings: Any) -> Any:
+    """The settings of a method: a preset by name, or the given ones, checked.
+
+    Arguments:
+        method: "accumulate", "ratio" or "priorguide_mc".
+        settings: "best", "paper" (where the paper has the method), or the method's settings.
+    """
+    if method not in PRESETS:
+        raise InputError(f"method {method!r} is unknown; allowed: {', '.join(PRESETS)}")
+    presets = PRESETS[method]
+    if isinstance(settings, str):
+        if settings not in presets:
+            raise InputError(f"settings {settings!r} of {method!r} are unknown; allowed: {', '.join(presets)}")
+        return presets[settings]
+    kind = type(presets["best"])
+    if not isinstance(settings, kind):
+        raise InputError(f"method {method!r} takes {kind.__name__}; got {type(settings).__name__}")
+    return settings

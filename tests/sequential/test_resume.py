@@ -1,0 +1,115 @@
+"""A run that is killed goes on at the last finished observation, and gives what an unbroken one gives."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from exact import gaussian_posterior
+
+import reprior
+from reprior.errors import InputError
+from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.sequential.settings import AccumulateSettings
+
+POSTERIOR, _ = gaussian_posterior(dim=2, c=0.3, rho=0.4, noise="diagonal")
+X = torch.randn(3, 2, generator=torch.Generator().manual_seed(5))
+QUICK = AccumulateSettings(points=100, checks=20, moves=5, guidance=RejuvenateSettings(pool=500))
+
+# The third observation is reached, and there the process waits to be killed.
+SCRIPT = """
+import sys, time, torch
+torch.set_num_threads(1)
+from test_resume import POSTERIOR, X, QUICK
+from reprior.sequential import update as module
+
+finished = module._step
+
+def step(posterior, run, n, *rest):
+    if n == 3:
+        print("third", flush=True)
+        time.sleep(120)
+    return finished(posterior, run, n, *rest)
+
+module._step = step
+module.update(POSTERIOR, X, settings=QUICK, samples=300, folder=sys.argv[1], progress=False)
+"""
+
+
+def go(folder: Path | None, **change) -> reprior.Updates:
+    arguments = {"settings": QUICK, "samples": 300, "folder": folder, "progress": False, **change}
+    return reprior.update(POSTERIOR, change.pop("x", X), **{k: v for k, v in arguments.items() if k != "x"})
+
+
+def test_a_killed_run_goes_on(tmp_path, monkeypatch):
+    here = Path(__file__).parent
+    path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
+    process = subprocess.Popen(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "third"
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=30)
+    finally:
+        process.kill()
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["update-0001.safetensors", "update-0002.safetensors"]
+    before = [p.stat().st_mtime_ns for p in sorted(tmp_path.iterdir())]
+    resumed, whole = go(tmp_path), go(None)
+    assert [p.stat().st_mtime_ns for p in sorted(tmp_path.iterdir())][:2] == before
+    for a, b in zip(resumed, whole, strict=True):
+        assert torch.equal(a.samples, b.samples)
+        assert a.verdict == b.verdict
+
+
+def test_what_is_read_back_is_what_was_written(tmp_path):
+    first = go(tmp_path)
+    began = time.monotonic()
+    again = go(tmp_path)
+    assert time.monotonic() - began < 5
+    for a, b in zip(first, again, strict=True):
+        assert torch.equal(a.samples, b.samples)
+        assert a.info.details == b.info.details
+    one, other = (u[-1].adapted.sample((50,), X[-1], seed=3) for u in (first, again))
+    assert torch.equal(one, other)
+    assert torch.equal(first[-1].adapted.log_r(X), again[-1].adapted.log_r(X))  # pyright: ignore
+
+
+def test_more_observations_are_added_to_a_finished_run(tmp_path):
+    go(tmp_path, x=X[:2])
+    assert torch.equal(go(tmp_path)[-1].samples, go(None)[-1].samples)
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"seed": 1}, "seed"),
+        ({"x": X + 1}, "observation"),
+        ({"samples": 400}, "samples"),
+        ({"nuisance": [1]}, "nuisance"),
+    ],
+)
+def test_another_run_is_not_taken_for_this_one(tmp_path, change, name):
+    go(tmp_path, x=X[:1])
+    with pytest.raises(InputError, match=f"another {name}"):
+        go(tmp_path, **change)
+
+
+def test_an_adapted_posterior_of_a_run_is_saved_like_any_other(tmp_path):
+    adapted = go(None, x=X[:2])[-1].adapted
+    tensors, meta = adapted.to_parts()  # pyright: ignore[reportAttributeAccessIssue]
+    from reprior.loading import rebuild_adapted
+
+    again = rebuild_adapted(POSTERIOR, tensors, meta)
+    assert torch.equal(again.sample((50,), X[1], seed=0), adapted.sample((50,), X[1], seed=0))
