@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods.", no_args_is_help=True)
+app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods, verdicts.", no_args_is_help=True)
 console = Console()
 
 TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
@@ -132,6 +132,22 @@ def run(
         run_grid(cells, out, folder, executor, console)
     write_csv(summarise(out), out / "results.csv")
     table_of(out)
+
+
+@app.command()
+def verdicts(
+    task: Annotated[list[str], typer.Option(help="Tasks.")] = TASKS,
+    seed: Annotated[int, typer.Option(help="Seed of the observations; 30000 is for tuning thresholds.")] = 20_000,
+    folder: Bases = Path("results/bases"),
+    out: Results = Path("results"),
+) -> None:
+    """How often the verdict of `diagnose` is right, against exact posteriors; a killed run goes on where it stopped."""
+    from reprior.benchmark.verdicts import by_kind, read, run, summary
+
+    path = out / "verdicts.csv"
+    found = run(folder, path, seed, task, say=lambda line: console.print(line, markup=False))
+    show(by_kind(read(path)), "Verdicts by kind of case")
+    console.print(summary(found))
 
 
 @app.command()

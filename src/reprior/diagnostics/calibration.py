@@ -41,8 +41,8 @@ from reprior.guidance.transport import TransportGuidance
 
 __all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
 
-POOL = 300  # base draws behind each observation, for methods that resample a pool
-STEPS = 20
+POOL = 200  # base draws behind each observation, for methods that resample a pool
+STEPS = 14
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def calibrate(
     began = time.monotonic()
     simulations = adapted.posterior.simulations
     if simulations is None:
-        return _none(0.0, "the posterior was saved without its simulations")
+        return _none(0.0, "no stored simulations are attached")
     log_r = adapted.change.log_r(simulations.theta).double()
     if not bool(torch.isfinite(log_r).any()):
         return _none(0.0, "no stored parameter has mass under the target prior")
