@@ -35,7 +35,6 @@ KINDS: dict[str, str] = {
     "target": "the task's q",
     "shift1": "p moved by 1 standard deviation",
     "shift2": "p moved by 2",
-    "shift3": "p moved by 3",
     "shift6": "p moved by 6",
     "wide": "p at 1.5 times its width",
     "mixture": "two narrow modes",
@@ -47,7 +46,7 @@ KINDS: dict[str, str] = {
 }
 # Every kind once or more in each task; the regimes share them, which keeps the measurement short.
 PLAN: dict[str, tuple[str, ...]] = {
-    "id": ("none", "target", "shift1", "shift3", "wide", "broken", "young"),
+    "id": ("none", "target", "shift1", "wide", "broken", "young"),
     "ood": ("target", "shift2", "shift6", "mixture", "unchanged", "short", "shaken"),
 }
 YOUNG = Training(steps=200)
@@ -81,11 +80,12 @@ class Case:
 
 
 def cases(seed: int, names: Sequence[str] = TASKS) -> Iterator[Case]:
-    """All cases of some tasks, as in `PLAN`."""
-    for name in names:
-        for regime, kinds in PLAN.items():
-            for kind in kinds:
-                yield Case(name, regime, kind, seed)
+    """All cases of some tasks, as in `PLAN`: kind by kind, so that a part of them spans the tasks."""
+    for kind in KINDS:
+        for name in names:
+            for regime, kinds in PLAN.items():
+                if kind in kinds:
+                    yield Case(name, regime, kind, seed)
 
 
 def moments(prior: Any) -> tuple[Tensor, Tensor]:

@@ -38,10 +38,10 @@ from reprior.weights import share
 __all__ = ["Comparison", "against_reweighted", "agreement", "correction_ess", "weighted_c2st"]
 
 LEAST = 300.0  # effective samples on each side, for a classifier test that can be read
-CORRECTION_DRAWS = 300
+CORRECTION_DRAWS = 150
 COMPARED = 2_000  # adapted draws against reweighted base draws
 OTHER_DRAWS = 1_000  # of the second method
-OTHER_POOL = 3_000
+OTHER_POOL = 2_000
 LARGEST_DIM = 12  # beyond, the exact divergence is dear
 
 

@@ -55,11 +55,11 @@ class DiagnoseSettings:
         thresholds: where the lines are drawn.
     """
 
-    draws: int = 5_000
+    draws: int = 3_000
     pool: int = 4_000
     observations: int = 3
-    pairs: int = 300
-    ranks: int = 50
+    pairs: int = 240
+    ranks: int = 40
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
