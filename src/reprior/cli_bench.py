@@ -12,7 +12,7 @@ from rich.table import Table
 
 from reprior.cli_grid import evidence, figures, report, run, table
 
-app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods.", no_args_is_help=True)
+app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods, verdicts.", no_args_is_help=True)
 console = Console()
 
 TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
@@ -116,6 +116,22 @@ def sbi(
     torch.set_num_threads(threads)
     rows = run(out, folder, quick)
     show(summary(rows), f"Errors of mean and sd, c2st_fast, CPU seconds to adapt and draw; {rows[0].steps} steps")
+
+
+@app.command()
+def verdicts(
+    task: Annotated[list[str], typer.Option(help="Tasks.")] = TASKS,
+    seed: Annotated[int, typer.Option(help="Seed of the observations; 30000 is for tuning thresholds.")] = 20_000,
+    folder: Bases = Path("results/bases"),
+    out: Results = Path("results"),
+) -> None:
+    """How often the verdict of `diagnose` is right, against exact posteriors; a killed run goes on where it stopped."""
+    from reprior.benchmark.verdicts import by_kind, read, run, summary
+
+    path = out / "verdicts.csv"
+    found = run(folder, path, seed, task, say=lambda line: console.print(line, markup=False))
+    show(by_kind(read(path)), "Verdicts by kind of case")
+    console.print(summary(found))
 
 
 @app.command()

@@ -72,6 +72,14 @@ def test_two_methods_agree_or_not(posterior):
     assert agreement(adapted, shifted(scene, adapted, 0.7), 2).value > 0.57
 
 
+def test_where_transport_cannot_the_second_method_takes_smaller_steps(posterior):
+    # q is wider than p, more than transport can express at the width of this posterior.
+    adapted = reprior.adapt(posterior, target(0.5, 6.0), method="rejuvenate")
+    found = agreement(adapted, scene_of(adapted), 2)
+    assert "smaller steps" in found.note
+    assert found.value < 0.55
+
+
 def test_correction_is_even_for_exact_guidance_only(posterior):
     exact = reprior.adapt(posterior, target(0.7), method="transport")
     assert correction_ess(exact, scene_of(exact), 0).value > 0.95

@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,8 @@ from exact import gaussian_posterior
 from torch.distributions import MultivariateNormal
 
 import reprior
-from reprior.diagnostics import DiagnoseSettings, diagnose, run_report
+from reprior.diagnostics import DiagnoseSettings, diagnose, figures, run_report
+from reprior.diagnostics.draws import Scene
 from reprior.diagnostics.run import read_x
 from reprior.errors import FileFormatError, InputError
 
@@ -75,6 +77,18 @@ def test_names_are_escaped(page, tmp_path):
     assert (tmp_path / "odd.html").exists()
     assert "<script>" not in text
     assert "&lt;b&gt;mass&lt;/b&gt;" in text
+
+
+def test_corner_plot_leaves_room_for_both_layers(monkeypatch):
+    # After is wider than before, so the histogram of before is the taller one.
+    generator = torch.Generator().manual_seed(0)
+    before, after = torch.randn(1_000, 3, generator=generator), 3 * torch.randn(1_000, 3, generator=generator)
+    scene = Scene(X, before, after, torch.zeros(1_000), torch.zeros(1_000), 1.0, "", 0.0)
+    monkeypatch.setattr(figures, "_png", lambda fig, tight=False: fig)
+    drawn: Any = figures.corner_figure(scene, ("a", "b", "c"), [0, 1, 2])
+    for axis in drawn.axes[::4]:
+        assert len(axis.lines) == 2
+        assert axis.get_ylim()[1] > max(line.get_ydata().max() for line in axis.lines)
 
 
 def test_failed_draws_still_give_a_page(tmp_path):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
+import reprior
 from reprior import priors, tasks
-from reprior.benchmark import verdicts
-from reprior.benchmark.verdicts import KINDS, Case, cases, observation_of, rates, regrade, run, target_of
+from reprior.benchmark import verdict_cases, verdicts
+from reprior.benchmark.verdict_cases import KINDS, PLAN, Case, cases, observation_of, target_of
+from reprior.benchmark.verdicts import by_kind, rates, read, regrade, run
 from reprior.diagnostics.checks import MEANINGS, Thresholds
+from reprior.diffusion.training import Training
 from reprior.errors import InputError
 
 
@@ -16,15 +19,17 @@ def test_there_are_enough_cases():
     found = list(cases(seed=1))
     assert len(found) >= 60
     assert len({c.key for c in found}) == len(found)
-    assert {(c.task, c.regime) for c in found} == {(t, r) for t in verdicts.TASKS for r in ("id", "ood")}
+    assert {(c.task, c.regime) for c in found} == {(t, r) for t in verdict_cases.TASKS for r in ("id", "ood")}
+    for task in verdict_cases.TASKS:
+        assert {c.kind for c in found if c.task == task} == set(KINDS)
 
 
 @pytest.mark.parametrize("name", ["two_moons", "gaussian_linear", "oup"])
 def test_shift_is_measured_in_standard_deviations_of_the_prior(name):
-    mean, cov = verdicts.moments(tasks.get(name).training_prior("ood"))
+    mean, cov = verdict_cases.moments(tasks.get(name).training_prior("ood"))
     for k in (1, 6):
         q = target_of(Case(name, "ood", f"shift{k}", 0))
-        moved, wide = verdicts.moments(q)
+        moved, wide = verdict_cases.moments(q)
         gap = moved - mean
         assert float((gap @ torch.linalg.solve(cov, gap)).sqrt()) == pytest.approx(k, rel=1e-4)
         assert torch.allclose(wide, cov, atol=1e-5)
@@ -74,7 +79,7 @@ def test_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
         if len(made) == 5:
             raise KeyboardInterrupt
         known = {"task": case.task, "regime": case.regime, "kind": case.kind, "seed": case.seed}
-        return {**known, "verdict": "ok", "c2st_fast": "0.5"}
+        return {**known, "method": "none", "verdict": "ok", "c2st_fast": "0.5"}
 
     monkeypatch.setattr(verdicts, "run_case", fake)
     monkeypatch.setattr(verdicts, "get_base", lambda *a, **k: object())
@@ -82,6 +87,27 @@ def test_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, out, seed=7, names=("oup",))
     found = run(tmp_path, out, seed=7, names=("oup",))
-    assert found["cases"] == 2 * len(KINDS)
+    planned = sum(len(kinds) for kinds in PLAN.values())
+    assert found["cases"] == planned
     assert found["passed"] == 1.0
-    assert len(made) == 2 * len(KINDS) + 1  # the interrupted one was run again, no other
+    assert len(made) == planned + 1  # the interrupted one was run again, no other
+    table = by_kind(read(out))
+    assert sum(row["ok"] for row in table) == planned
+    assert {row["kind"]: row["c2st_fast"] for row in table}["wide"] == "0.50 to 0.50"
+
+
+def test_broken_ones_are_broken():
+    # Both must move the denoised mean far beyond rounding, and leave the sound base as it was.
+    prior = tasks.get("gaussian_linear").training_prior("id")
+    theta = priors.sample(prior, 500, 0)
+    x = tasks.get("gaussian_linear").simulate(theta, 1)
+    training = Training(steps=20, batch=100, learning_rate=0.01)
+    sound = reprior.train(theta, x, prior, training=training, progress=False)
+    z, s = torch.zeros(50, 1, 6), torch.tensor(1.0)
+    before = sound.condition(x[:1]).mean(z, s)
+    shaken = verdict_cases._shaken(sound, 3)
+    assert (shaken.condition(x[:1]).mean(z, s) - before).abs().max() > 1e-3
+    ratio = verdict_cases._random_ratio(sound, tasks.get("gaussian_linear").target_prior("id"), 3)
+    guided = ratio.guidance.guide(sound.condition(x[:1]), torch.Generator())
+    assert (guided.mean(z, s) - before).abs().max() > 1e-2
+    assert torch.equal(sound.condition(x[:1]).mean(z, s), before)

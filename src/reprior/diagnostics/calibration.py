@@ -41,8 +41,9 @@ from reprior.guidance.transport import TransportGuidance
 
 __all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
 
-POOL = 300  # base draws behind each observation, for methods that resample a pool
-STEPS = 20
+POOL = 200  # base draws behind each observation, for methods that resample a pool
+PROBES = 30  # base draws at each that tell transport how wide the posterior is
+STEPS = 14
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ def calibrate(
     began = time.monotonic()
     simulations = adapted.posterior.simulations
     if simulations is None:
-        return _none(0.0, "the posterior was saved without its simulations")
+        return _none(0.0, "no stored simulations are attached")
     log_r = adapted.change.log_r(simulations.theta).double()
     if not bool(torch.isfinite(log_r).any()):
         return _none(0.0, "no stored parameter has mass under the target prior")
@@ -102,7 +103,7 @@ def calibrate(
         return _none(effective, f"{effective:.0f} effective pairs are too few to calibrate on")
     generator = torch.Generator().manual_seed(seed)
     light = _lighter(adapted.guidance)
-    count = pairs if light is None else pairs // 3
+    count = pairs // 3 if isinstance(light, (RejuvenateGuidance, SIRGuidance)) else pairs
     rows, counts = systematic(log_r, count, generator).unique(return_counts=True)
     theta, x = simulations.theta[rows], simulations.x[rows]
     try:
@@ -191,15 +192,16 @@ def _spread(u: Tensor, weights: Tensor) -> float:
 
 
 def _lighter(guidance: Guidance) -> Guidance | None:
-    """The same method with a smaller pool, as hundreds of observations are drawn at; None if it has no pool."""
+    """The same method at less cost, as hundreds of observations are drawn at; None if it is as light as it gets."""
     if isinstance(guidance, RejuvenateGuidance):
         settings = replace(guidance.settings, pool=min(POOL, guidance.settings.pool))
         return RejuvenateGuidance(guidance.change, guidance.noise, settings, guidance.learned)
     if isinstance(guidance, SIRGuidance):
         return SIRGuidance(guidance.change, replace(guidance.settings, pool=min(POOL, guidance.settings.pool)))
-    if isinstance(guidance, TransportGuidance) and guidance.fallback is not None:
+    if isinstance(guidance, TransportGuidance):
         light = copy.copy(guidance)
-        light.fallback = _lighter(guidance.fallback)
+        light.probes = PROBES
+        light.fallback = None if guidance.fallback is None else _lighter(guidance.fallback)
         return light
     return None
 

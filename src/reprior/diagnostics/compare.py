@@ -38,9 +38,10 @@ from reprior.weights import share
 __all__ = ["Comparison", "against_reweighted", "agreement", "correction_ess", "weighted_c2st"]
 
 LEAST = 300.0  # effective samples on each side, for a classifier test that can be read
-CORRECTION_DRAWS = 300
+CORRECTION_DRAWS = 150
+COMPARED = 2_000  # adapted draws against reweighted base draws
 OTHER_DRAWS = 1_000  # of the second method
-OTHER_POOL = 3_000
+OTHER_POOL = 2_000
 LARGEST_DIM = 12  # beyond, the exact divergence is dear
 
 
@@ -113,21 +114,22 @@ def against_reweighted(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Co
     """
     if adapted.method == "sir":
         return Comparison(math.nan, "importance resampling is reweighted base samples")
+    theta = scene.adapted[:COMPARED]
     for b in np.linspace(1.0, 0.1, 19).tolist():
-        log_wa, log_wb = b * scene.log_r, (b - 1) * scene.log_r_adapted
+        log_wa, log_wb = b * scene.log_r, (b - 1) * scene.log_r_adapted[:COMPARED]
         log_wa = log_wa.masked_fill(scene.log_r == -torch.inf, -torch.inf)
         left, right = share(log_wa) * len(log_wa), share(log_wb) * len(log_wb)
         if right < LEAST and b < 1:
             break
         if left >= LEAST:
-            value = weighted_c2st(scene.base, log_wa, scene.adapted, log_wb, seed)
+            value = weighted_c2st(scene.base, log_wa, theta, log_wb, seed)
             where = "at the target posterior" if b == 1 else f"between base and target (power {b:.2g} of q/p)"
             return Comparison(value, f"Compared {where}, {left:.0f} and {right:.0f} effective samples.")
     return Comparison(math.nan, "the weights leave too few base samples to compare with")
 
 
-def partner(adapted: AdaptedPosterior, ess: float) -> tuple[Guidance | None, str]:
-    """Another cheap method for the same change, and its name; or None and the reason.
+def partners(adapted: AdaptedPosterior, ess: float) -> tuple[list[tuple[str, Guidance]], str]:
+    """Other cheap methods for the same change, the most telling first; where there is none, the reason.
 
     Arguments:
         adapted: the adapted posterior.
@@ -135,38 +137,40 @@ def partner(adapted: AdaptedPosterior, ess: float) -> tuple[Guidance | None, str
     """
     change, noise, own = adapted.change, adapted.posterior.base.noise, adapted.guidance
     if change.same:
-        return None, "the prior does not change"
-    if not isinstance(own, RejuvenateGuidance):
-        if change.differentiable:
-            return RejuvenateGuidance(change, noise, RejuvenateSettings(pool=OTHER_POOL)), "rejuvenate"
-        if not isinstance(own, SIRGuidance) and ess * 20_000 > 1_000:
-            return SIRGuidance(change, SIRSettings(pool=20_000)), "importance resampling"
-        return None, "log q/p has no gradient and its weights are too uneven: no second method is cheap"
-    quadratics = quadratics_of(change)
-    if not why_not(quadratics, noise):
-        return TransportGuidance(change, noise), "transport"
-    settings = replace(own.settings, pool=min(OTHER_POOL, own.settings.pool), ess=0.3, stages=24)
-    return RejuvenateGuidance(change, noise, settings, own.learned), "rejuvenate in smaller steps"
+        return [], "the prior does not change"
+    if isinstance(own, RejuvenateGuidance):
+        settings = replace(own.settings, pool=min(OTHER_POOL, own.settings.pool), ess=0.3, stages=24)
+        smaller = RejuvenateGuidance(change, noise, settings, own.learned)
+        found: list[tuple[str, Guidance]] = [("rejuvenate in smaller steps", smaller)]
+        if not why_not(quadratics_of(change), noise):
+            found.insert(0, ("transport", TransportGuidance(change, noise)))
+        return found, ""
+    if change.differentiable:
+        return [("rejuvenate", RejuvenateGuidance(change, noise, RejuvenateSettings(pool=OTHER_POOL)))], ""
+    if not isinstance(own, SIRGuidance) and ess * 20_000 > 1_000:
+        return [("importance resampling", SIRGuidance(change, SIRSettings(pool=20_000)))], ""
+    return [], "log q/p has no gradient and its weights are too uneven: no second method is cheap"
 
 
 def agreement(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
-    """Adapted samples against those of another method.
+    """Adapted samples against those of another method: the first that can make the change.
 
     Arguments:
         adapted: the adapted posterior.
         scene: the samples at x.
         seed: draws the other method's samples.
     """
-    other, name = partner(adapted, share(scene.log_r))
-    if other is None:
-        return Comparison(math.nan, name)
+    others, why = partners(adapted, share(scene.log_r))
     generator = torch.Generator().manual_seed(seed)
     mine = scene.adapted[:OTHER_DRAWS]
-    try:
-        theta = draw_adapted(adapted, scene.x, len(mine), adapted.sampler, generator, other)[:, 0]
-    except InputError as error:
-        return Comparison(math.nan, f"the second method ({name}) cannot make this change: {error}")
-    return Comparison(metrics.c2st_fast(theta, mine), f"Compared with {name}.")
+    for name, other in others:
+        try:
+            theta = draw_adapted(adapted, scene.x, len(mine), adapted.sampler, generator, other)[:, 0]
+        except InputError as error:
+            why = f"the second method ({name}) cannot make this change: {error}"
+            continue
+        return Comparison(metrics.c2st_fast(theta, mine), f"Compared with {name}.")
+    return Comparison(math.nan, why)
 
 
 def correction_ess(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:

@@ -137,6 +137,8 @@ def corner_figure(scene: Scene, names: tuple[str, ...], which: list[int]) -> byt
             )
         for axis in fig.axes:
             axis.tick_params(labelsize=7.5 if d > 4 else 8)
+        for axis in fig.axes[:: d + 1]:  # the diagonal: corner leaves room for the last layer only
+            axis.set_ylim(0, 1.1 * max(float(np.max(line.get_ydata())) for line in axis.lines))
         _key(fig, d)
         return _png(fig, tight=True)
 

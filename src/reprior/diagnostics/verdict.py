@@ -33,7 +33,7 @@ from reprior.diagnostics.compare import (
 from reprior.diagnostics.distance import x_distance
 from reprior.diagnostics.draws import Scene, make_scene, typical_x
 from reprior.errors import InputError
-from reprior.posterior import check_x
+from reprior.posterior import Posterior, check_x
 from reprior.weights import pareto_k, share
 
 __all__ = ["DiagnoseSettings", "Report", "diagnose"]
@@ -55,11 +55,11 @@ class DiagnoseSettings:
         thresholds: where the lines are drawn.
     """
 
-    draws: int = 2_000
-    pool: int = 5_000
+    draws: int = 3_000
+    pool: int = 4_000
     observations: int = 3
-    pairs: int = 300
-    ranks: int = 50
+    pairs: int = 240
+    ranks: int = 40
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     def __post_init__(self) -> None:
@@ -231,7 +231,7 @@ def _support(adapted: AdaptedPosterior, lines: Thresholds) -> Check:
 
 def _distance(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int) -> Check:
     if adapted.posterior.simulations is None:
-        return skipped("distance", "the posterior was saved without its simulations", lines)
+        return skipped("distance", "no stored simulations are attached", lines)
     return check("distance", max(x_distance(adapted.posterior, s.x, seed) for s in scenes), lines)
 
 
@@ -240,20 +240,29 @@ def _base(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Threshold
     posterior = adapted.posterior
     names = ("behind", "leftover")
     if posterior.simulations is None:
-        return [skipped(name, "the posterior was saved without its simulations", lines) for name in names]
+        return [skipped(name, "no stored simulations are attached", lines) for name in names]
     if len(posterior.simulations) < LEAST_SIMULATIONS:
         why = f"{len(posterior.simulations)} stored simulations are too few to judge by"
         return [skipped(name, why, lines) for name in names]
     if posterior.dim > LARGEST_DIM:
         first = skipped("behind", f"densities are dear beyond {LARGEST_DIM} parameters", lines)
     else:
-        first = check("behind", min(simulations_behind(posterior, s.x, s.base) for s in scenes), lines)
+        first = _behind(posterior, scenes, lines)
+    if not isinstance(posterior, Posterior):
+        return [first, skipped("leftover", "this base is no diffusion: it has no denoised mean", lines)]
     left = find_left_over(posterior, seed)
     if not all(s.usable for s in scenes):
         return [first, skipped("leftover", "there are too few adapted samples", lines)]
     worst = max((_missed(left, adapted, s) for s in scenes), key=lambda pair: pair[0])
     note = "" if worst[0] == 0 else f"In {worst[1]}; held-out R² {float(left.r2.max()):.2g}."
     return [first, check("leftover", worst[0], lines, note)]
+
+
+def _behind(posterior: Posterior, scenes: tuple[Scene, ...], lines: Thresholds) -> Check:
+    try:
+        return check("behind", min(simulations_behind(posterior, s.x, s.base) for s in scenes), lines)
+    except InputError as error:  # an sbi posterior whose density is not normalised
+        return skipped("behind", str(error), lines)
 
 
 def _missed(left: LeftOver, adapted: AdaptedPosterior, scene: Scene) -> tuple[float, str]:
@@ -308,7 +317,7 @@ def _calibration(calibration: Calibration, lines: Thresholds) -> list[Check]:
     if math.isnan(calibration.effective):
         return [skipped(name, calibration.why_not, lines) for name in ("pairs", "sbc", "tarp")]
     if calibration.why_not:
-        pairs = check("pairs", calibration.effective, lines, "It cannot be calibrated.", most="caution")
+        pairs = check("pairs", calibration.effective, lines, f"Not calibrated: {calibration.why_not}.", "caution")
         return [pairs, *(skipped(name, calibration.why_not, lines) for name in ("sbc", "tarp"))]
     spread = max(calibration.spread, key=lambda v: abs(math.log(max(v, 1e-3))))
     note = ""

@@ -22,15 +22,15 @@ from reprior.errors import InputError
 from reprior.guidance.guidance import GradientGuided, Guidance, chunked
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 
-__all__ = ["AnchorGuidance", "anchor_value", "posterior_draws", "precision_of"]
+__all__ = ["SOME_DRAWS", "AnchorGuidance", "anchor_value", "posterior_draws", "precision_of"]
 
 SOME_DRAWS = 200
 SOME_SAMPLER = Sampler(steps=16)
 
 
-def posterior_draws(denoiser: Denoiser, generator: Generator) -> Tensor:
+def posterior_draws(denoiser: Denoiser, generator: Generator, n: int = SOME_DRAWS) -> Tensor:
     """A few base draws at each bound observation, with shape (n, K, D), to learn the posterior's width from."""
-    return chunked(denoiser, SOME_DRAWS, SOME_SAMPLER, generator)
+    return chunked(denoiser, n, SOME_SAMPLER, generator)
 
 
 def precision_of(draws: Tensor, d: int) -> Tensor:

@@ -21,7 +21,7 @@ from reprior.weights import share
 __all__ = ["choose", "transport_refused"]
 
 OBSERVATIONS = 16
-DRAWS = 1_000
+DRAWS = 500
 ENOUGH = 0.05  # ESS/N that importance resampling of a large pool can live with
 
 

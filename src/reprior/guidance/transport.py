@@ -25,7 +25,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.guidance.anchor import posterior_draws
+from reprior.guidance.anchor import SOME_DRAWS, posterior_draws
 from reprior.guidance.guidance import Guidance, chunked
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
 
@@ -118,6 +118,7 @@ class TransportGuidance(Guidance):
     """
 
     name = "transport"
+    probes = SOME_DRAWS  # base draws that tell how wide a posterior is
 
     def __init__(self, change: PriorChange, noise: str, fallback: Guidance | None = None):
         self.change, self.fallback = change, fallback
@@ -137,11 +138,13 @@ class TransportGuidance(Guidance):
 
     def refused(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
         """The bound observations that transport cannot start at, each with the reason."""
-        draws = posterior_draws(denoiser, generator)
+        starts = [min(denoiser.s_max, largest_noise(quadratic)) for quadratic in self.quadratics]
+        if min(starts) >= denoiser.s_max:  # it reaches the noise that the base starts at
+            return {}
+        draws = posterior_draws(denoiser, generator, self.probes)
         widths = draws[..., : len(self.quadratics[0].h)].std(0).amax(-1).tolist()
         out = {}
-        for quadratic in self.quadratics:
-            start = min(denoiser.s_max, largest_noise(quadratic))
+        for quadratic, start in zip(self.quadratics, starts, strict=True):
             lowest = float(torch.linalg.eigvalsh(quadratic.L).min())
             cause = (
                 f"q is wider than p (by curvature {lowest:.3g}), so the transported noise exists only"
