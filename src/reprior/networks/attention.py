@@ -4,7 +4,7 @@ Tokens come in two kinds: given ones (they carry data) and diffused ones (they c
 With h the tokens of one layer and A(queries; keys) multi-head attention, a layer is, in the shared form,
 
     given:     h_c <- h_c + A(h_c; h_c),            h_c <- h_c + MLP(h_c)
-    diffused:  h_u <- h_u + A(h_u; [h_c, h_u]),     h_u <- h_u + MLP(h_u + shift(noise))
+    diffused:  h_u <- h_u + A(h_u; [h_c, h_u]),     h_u <- h_u + MLP(h_u, shift(noise))
 
 so the given half of the network depends on nothing but the data: `Transformer.encode` runs it once for each of K
 observations and keeps the keys and values of every layer; `Transformer.decode` runs the diffused half for N states of
@@ -18,7 +18,7 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import gelu, scaled_dot_product_attention
+from torch.nn.functional import gelu, scaled_dot_product_attention, silu
 
 __all__ = ["Memory", "Transformer"]
 
@@ -29,13 +29,13 @@ _PACKED = 32  # states are packed into sequences of about this many diffused tok
 
 
 class Block(nn.Module):
-    """One layer: attention, then an MLP, each with a normalised input and a skip connection."""
+    """One layer: attention, then an MLP, each with a skip connection; arguments as in `Transformer`."""
 
-    def __init__(self, width: int, heads: int, head_size: int, widening: int, raw_values: bool):
+    def __init__(self, width: int, heads: int, head_size: int, widening: int, normalised: bool):
         super().__init__()
-        self.heads, self.head_size, self.raw_values = heads, head_size, raw_values
+        self.heads, self.head_size, self.normalised = heads, head_size, normalised
         self.before_attention = nn.LayerNorm(width)
-        self.before_mlp = nn.LayerNorm(width)
+        self.before_mlp = nn.LayerNorm(width) if normalised else nn.SiLU()
         self.qk = nn.Linear(width, 2 * heads * head_size)
         self.v = nn.Linear(width, heads * head_size)
         self.merge = nn.Linear(heads * head_size, width)
@@ -49,14 +49,15 @@ class Block(nn.Module):
         """Queries, keys and values, each with shape (*, heads, T, head_size), from tokens (*, T, width)."""
         inner = self.before_attention(h)
         q, k = self.qk(inner).unflatten(-1, (2, self.heads, self.head_size)).unbind(-3)
-        v = self.v(h if self.raw_values else inner).unflatten(-1, (self.heads, self.head_size))
+        v = self.v(inner if self.normalised else h).unflatten(-1, (self.heads, self.head_size))
         return q.transpose(-2, -3), k.transpose(-2, -3), v.transpose(-2, -3)
 
     def finish(self, h: Tensor, attended: Tensor, shift: Tensor | None) -> Tensor:
         """The rest of the layer, from what attention gave, with shape (*, heads, T, head_size)."""
         h = h + self.merge(attended.transpose(-2, -3).flatten(-2))
         inner = self.before_mlp(h)
-        return h + self.narrow(gelu(self.widen(inner if shift is None else inner + shift)))
+        hidden = self.widen(inner if shift is None else inner + shift)
+        return h + self.narrow(gelu(hidden) if self.normalised else silu(hidden))
 
 
 class Transformer(nn.Module):
@@ -68,13 +69,15 @@ class Transformer(nn.Module):
         heads: the number of attention heads.
         head_size: the size of a head.
         widening: the hidden width of the MLP, in units of w.
-        raw_values: attention values are taken before the normalisation (so they are linear in the data).
+        normalised: normalise tokens before attention and MLP (the usual transformer). If not, only queries and keys
+            are normalised: values are linear in the data, and an MLP is silu, linear, silu, linear, which learns sharp
+            functions of noisy values and data far sooner.
     """
 
-    def __init__(self, width: int, layers: int, heads: int, head_size: int, widening: int, raw_values: bool):
+    def __init__(self, width: int, layers: int, heads: int, head_size: int, widening: int, normalised: bool):
         super().__init__()
-        self.blocks = nn.ModuleList(Block(width, heads, head_size, widening, raw_values) for _ in range(layers))
-        self.last = nn.LayerNorm(width)
+        self.blocks = nn.ModuleList(Block(width, heads, head_size, widening, normalised) for _ in range(layers))
+        self.last = nn.LayerNorm(width) if normalised else nn.SiLU()
 
     def stack(self) -> list[Block]:
         """The layers, in order."""
@@ -97,7 +100,7 @@ class Transformer(nn.Module):
         return memory
 
     def decode(self, h: Tensor, shift: Tensor, memory: Memory | None, bias: Tensor | None) -> Tensor:
-        """The diffused tokens after the last layer, normalised, with shape (K, N, T_u, width).
+        """The diffused tokens after the last layer, with shape (K, N, T_u, width).
 
         Arguments:
             h: diffused tokens, N states for each of K observations, with shape (K, N, T_u, width).

@@ -75,7 +75,7 @@ class SimformerBase(Base):
             settings.heads,
             settings.head_size,
             settings.widening,
-            raw_values=settings.tokens == "learned",
+            normalised=settings.tokens == "paper",
         )
 
     def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:

@@ -153,6 +153,7 @@ def learn_ratio(
         "anchored": model.anchored,
         "held_out": {("anchor" if m.anchored else "plain"): r.best_loss for m, r in fitted},
         "seconds": sum(r.seconds for _, r in fitted),
+        "observed": None if observed is None else observed.tolist(),
     }
     return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes, under)
 
