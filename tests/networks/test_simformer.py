@@ -43,7 +43,7 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
 
 
 def naive(base: SimformerBase, values: Tensor, states: Tensor, off: Tensor, s: Tensor) -> Tensor:
-    """F for one state per observation by one transformer over [given, diffused] tokens with an attention mask."""
+    """F for one state per observation by one transformer over [given, diffused] tokens with attention masks."""
     bound = base.bind(values, states)
     layout = bound.layout
     slots = base.grid.to_slots(values.nan_to_num()) * (layout.states == GIVEN)
@@ -66,9 +66,12 @@ def naive(base: SimformerBase, values: Tensor, states: Tensor, off: Tensor, s: T
     h = h + all_shift[:, :, 0]
     for i, block in enumerate(base.layers.stack()):
         q, k, v = block.project(h)
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        weights = torch.softmax(scores.masked_fill(~seen[:, None], -1e9), -1)
-        h = block.finish(h, weights @ v, all_shift[:, :, i + 1])
+        scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).exp() * seen[:, None]
+        attended = torch.zeros_like(q)
+        for kind in (slice(0, t_c), slice(t_c, None)):  # a softmax for each kind of key
+            weights = scores[..., kind] / scores[..., kind].sum(-1, keepdim=True).clamp(min=1e-30)
+            attended = attended + weights @ v[..., kind, :]
+        h = block.finish(h, attended, all_shift[:, :, i + 1])
     return layout.collect(base.tokens.read(layout.diffused, base.layers.last(h)[:, t_c:]))
 
 

@@ -56,7 +56,7 @@ class SimformerSettings:
     attention: Literal["shared", "dense"] = "shared"
     layers: int = 3
     width: int = 128
-    heads: int = 2
+    heads: int = 4
     head_size: int = 16
     widening: int = 1
     theta_patch: int = 8
