@@ -53,9 +53,9 @@ def naive(base: SimformerBase, values: Tensor, states: Tensor, off: Tensor, s: T
     fixed = base.tokens.fixed(layout.given, slot_states[:, layout.given], None)
     h_given = base.tokens.embed(layout.given, slots[:, layout.given], None, fixed)
     off, width = off.unsqueeze(1), bound.guess.width
-    pulled, _ = bound.guess.denoise(off, s.unsqueeze(1))
+    _, white, _ = bound.guess.denoise(off, s.unsqueeze(1))
     own = slots[:, layout.diffused] + layout.spread(off / (width**2 + s.unsqueeze(1) ** 2).sqrt())[:, 0]
-    guess = layout.spread((off - s.unsqueeze(1) ** 2 * pulled) / width)[:, 0]
+    guess = layout.spread(white)[:, 0]
     h = torch.cat([h_given, base.tokens.embed(layout.diffused, own, guess, bound.fixed[:, 0])], 1)
     shift = base.tokens.shift(base._told(s.unsqueeze(1), bound))[:, 0]  # (K, T_u, layers + 1, w)
     all_shift = torch.zeros(len(h), len(order), *shift.shape[2:])
@@ -85,8 +85,8 @@ def test_shared_attention_is_a_masked_dense_transformer(noise, theta_patch, patc
     off, s = normal(4, 2, seed=2), normal(4, 2 if noise == "diagonal" else 1, seed=3).exp()
     expected = naive(base, values, states, off, s)
     bound = base.bind(values, states)
-    pulled, _ = bound.guess.denoise(off.unsqueeze(1), s.unsqueeze(1))
-    got = base.network(off.unsqueeze(1), s.unsqueeze(1), pulled, bound).squeeze(1)
+    _, white, _ = bound.guess.denoise(off.unsqueeze(1), s.unsqueeze(1))
+    got = base.network(off.unsqueeze(1), s.unsqueeze(1), white, bound).squeeze(1)
     torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -405,13 +405,14 @@ def test_gaussian_denoiser_in_closed_form(levels):
     values = normal(5, 4, seed=3)
     part = guess(values, torch.tensor([1]), torch.tensor([0, 2, 3]))
     off, s = normal(5, 7, 3, seed=4), torch.tensor(levels).reshape(1, 1, -1)
-    pulled, open_ = part.denoise(off, s)
+    pulled, white, open_ = part.denoise(off, s)
     cov = (part.axes[0] * part.roots[0]) @ part.axes[0].T
     noise = torch.diag(s.double().flatten().expand(3) ** 2)
     precision = torch.linalg.inv(cov.double() + noise)
     left = (noise - noise @ precision @ noise).diagonal().sqrt()
     torch.testing.assert_close(pulled.double(), off.double() @ precision, rtol=2e-3, atol=1e-5)
     torch.testing.assert_close(open_.double().expand(1, 1, 3)[0, 0], left, rtol=2e-3, atol=1e-7)
+    torch.testing.assert_close(white, pulled / precision.diagonal().sqrt().float(), rtol=2e-3, atol=1e-5)
     per_row = part.denoise(off, s.expand(1, 7, -1).contiguous())  # one level for each state
     torch.testing.assert_close(per_row[0], pulled, rtol=1e-4, atol=1e-5)
 

@@ -42,10 +42,10 @@ PAPER_TRAINING = Training(
 )
 # A Simformer row gives several noisy states, so a batch of 128 is as large as one of 512 of the MLP.
 SIMFORMER_TRAINING = {
-    "two_moons": Training(steps=8_000, batch=128),
-    "slcp": Training(steps=8_000, batch=128),
-    "oup": Training(steps=5_000, batch=128),
-    "gaussian_linear": Training(steps=1_500, batch=128),
+    "two_moons": Training(steps=5_000, batch=128),
+    "slcp": Training(steps=6_000, batch=128),
+    "oup": Training(steps=4_000, batch=128),
+    "gaussian_linear": Training(steps=1_000, batch=128),
 }
 
 

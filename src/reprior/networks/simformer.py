@@ -116,18 +116,19 @@ class SimformerBase(Base):
             bias=None if bias is None else bias.unsqueeze(1),
         )
 
-    def network(self, off: Tensor, s: Tensor, pulled: Tensor | None, bound: Bound) -> Tensor:
+    def network(self, off: Tensor, s: Tensor, white: Tensor | None, bound: Bound) -> Tensor:
         """F, with shape (K, N, D).
 
         Arguments:
             off: z - m, with shape (K, N, D).
             s: noise levels, with shape (K or 1, N or 1, D or 1).
-            pulled: P (z - m) of the Gaussian guess, with shape (K, N, D), or None without it.
+            white: P (z - m) of the Gaussian guess, scaled to unit variance, with shape (K, N, D), or None without it: it
+                shows at full size the directions that the data leave narrow.
             bound: what `bind` gave for the K observations.
         """
         layout, width = bound.layout, bound.guess.width
         values = layout.spread(off * (width**2 + s**2) ** -0.5) + bound.values
-        guess = None if pulled is None else layout.spread((off - s**2 * pulled) / width)
+        guess = None if white is None else layout.spread(white)
         h = self.tokens.embed(layout.diffused, values, guess, bound.fixed)
         shift = self.tokens.shift(self._told(s, bound))
         given = 0
@@ -144,8 +145,8 @@ class SimformerBase(Base):
         off = z - bound.guess.centre
         if self.settings.output == "score":
             return self.network(off, s, None, bound) / s
-        pulled, scale = bound.guess.denoise(off, s)
-        return self.network(off, s, pulled, bound) * (scale / s**2) - pulled
+        pulled, white, scale = bound.guess.denoise(off, s)
+        return self.network(off, s, white, bound) * (scale / s**2) - pulled
 
     def _told(self, s: Tensor, bound: Bound) -> Tensor:
         """What a token is told of the noise, with shape (K or 1, N or 1, T_u or 1, features)."""
@@ -207,9 +208,9 @@ class SimformerBase(Base):
         if self.settings.output == "score":
             error = (self.network(noisy, s, None, bound) + eps).square() * counts
             return error.sum(-1).mean(-1)
-        pulled, scale = bound.guess.denoise(noisy, s)
+        pulled, white, scale = bound.guess.denoise(noisy, s)
         target = (s**2 * pulled - s * eps) / scale  # (v - D_0) / open
-        error = (self.network(noisy, s, pulled, bound) - target).square() * counts
+        error = (self.network(noisy, s, white, bound) - target).square() * counts
         return error.sum(-1).mean(-1) / counts.sum((1, 2)).clamp(min=1)
 
     def config(self) -> dict:

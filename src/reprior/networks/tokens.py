@@ -156,7 +156,7 @@ class LearnedTokens(nn.Module):
         Arguments:
             index: which tokens, with shape (T',).
             values: values in the slots, zero where absent, with shape (*, T', slots).
-            guess: the Gaussian guess from the noisy values in the slots of diffused tokens; None for given ones.
+            guess: what the Gaussian guess makes of noisy values, in the slots of diffused tokens; None for given ones.
             fixed: what `fixed` gave.
         """
         h = fixed + _per_token(values, self.value[index])
