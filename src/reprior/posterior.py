@@ -161,9 +161,10 @@ class Posterior:
 
     def split_prediction(self, both: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Splits draws of (theta in user units, standardised x_missing), with shape (n, D), into theta and full x."""
-        full = self.scales.x.forward(x.unsqueeze(0)).to(both).repeat(len(both), 1)
-        full[:, torch.isnan(x)] = both[:, self.dim :]
-        return both[:, : self.dim], self.scales.x.inverse(full)
+        missing = torch.isnan(x)
+        full = torch.zeros(len(both), len(x)).to(both)
+        full[:, missing] = both[:, self.dim :]
+        return both[:, : self.dim], torch.where(missing, self.scales.x.inverse(full), x)
 
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32) -> Tensor:
         """log p(theta | x), through the probability-flow ODE; -inf outside the prior's support.

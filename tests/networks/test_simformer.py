@@ -15,9 +15,9 @@ from reprior.networks.gaussian_guess import GaussianGuess
 from reprior.networks.masks import MaskMix, draw_states
 from reprior.networks.noise import NoiseLaw
 from reprior.networks.simformer import PAPER_SIMFORMER, SimformerBase, SimformerSettings
-from reprior.networks.tokens import ABSENT, DIFFUSED, GIVEN, PaperTokens, to_slots
+from reprior.networks.tokens import ABSENT, DIFFUSED, GIVEN, Grid, PaperTokens
 
-SMALL = SimformerSettings(layers=3, width=24, heads=2, head_size=8, widening=2)
+SMALL = SimformerSettings(noise="scalar", layers=3, width=24, heads=2, head_size=8, widening=2, theta_patch=1, patch=1)
 NAN = float("nan")
 
 
@@ -41,19 +41,19 @@ def normal(*shape: int, seed: int = 1) -> Tensor:
 
 
 def naive(base: SimformerBase, values: Tensor, states: Tensor, off: Tensor, s: Tensor) -> Tensor:
-    """F for one state per observation by one transformer over [given, diffused] tokens with an attention mask."""
+    """F for one state per observation by one transformer over [given, diffused] tokens with attention masks."""
     bound = base.bind(values, states)
-    layout, patch = bound.layout, base.settings.patch
-    slots = to_slots(values.nan_to_num(), base.dim, patch) * (layout.states == GIVEN)
-    slot_states = torch.where(to_slots(torch.isnan(values), base.dim, patch), ABSENT, layout.states)
+    layout = bound.layout
+    slots = base.grid.to_slots(values.nan_to_num()) * (layout.states == GIVEN)
+    slot_states = torch.where(base.grid.to_slots(torch.isnan(values)), ABSENT, layout.states)
     order = torch.cat([layout.given, layout.diffused])
     t_c = len(layout.given)
     fixed = base.tokens.fixed(layout.given, slot_states[:, layout.given], None)
     h_given = base.tokens.embed(layout.given, slots[:, layout.given], None, fixed)
     off, width = off.unsqueeze(1), bound.guess.width
-    pulled, _ = bound.guess.denoise(off, s.unsqueeze(1))
+    _, white, _ = bound.guess.denoise(off, s.unsqueeze(1))
     own = slots[:, layout.diffused] + layout.spread(off / (width**2 + s.unsqueeze(1) ** 2).sqrt())[:, 0]
-    guess = layout.spread((off - s.unsqueeze(1) ** 2 * pulled) / width)[:, 0]
+    guess = layout.spread(white)[:, 0]
     h = torch.cat([h_given, base.tokens.embed(layout.diffused, own, guess, bound.fixed[:, 0])], 1)
     shift = base.tokens.shift(base._told(s.unsqueeze(1), bound))[:, 0]  # (K, T_u, layers + 1, w)
     all_shift = torch.zeros(len(h), len(order), *shift.shape[2:])
@@ -64,24 +64,27 @@ def naive(base: SimformerBase, values: Tensor, states: Tensor, off: Tensor, s: T
     h = h + all_shift[:, :, 0]
     for i, block in enumerate(base.layers.stack()):
         q, k, v = block.project(h)
-        scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
-        weights = torch.softmax(scores.masked_fill(~seen[:, None], -1e9), -1)
-        h = block.finish(h, weights @ v, all_shift[:, :, i + 1])
+        scores = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).exp() * seen[:, None]
+        attended = torch.zeros_like(q)
+        for kind in (slice(0, t_c), slice(t_c, None)):  # a softmax for each kind of key
+            weights = scores[..., kind] / scores[..., kind].sum(-1, keepdim=True).clamp(min=1e-30)
+            attended = attended + weights @ v[..., kind, :]
+        h = block.finish(h, attended, all_shift[:, :, i + 1])
     return layout.collect(base.tokens.read(layout.diffused, base.layers.last(h)[:, t_c:]))
 
 
 @pytest.mark.parametrize("noise", ["scalar", "diagonal"])
-@pytest.mark.parametrize("patch", [1, 2])
-def test_shared_attention_is_a_masked_dense_transformer(noise, patch):
-    base = make(settings=replace(SMALL, noise=noise, patch=patch))
+@pytest.mark.parametrize(("theta_patch", "patch"), [(1, 1), (1, 2), (2, 2), (8, 8)])
+def test_shared_attention_is_a_masked_dense_transformer(noise, theta_patch, patch):
+    base = make(settings=replace(SMALL, noise=noise, theta_patch=theta_patch, patch=patch))
     values = normal(4, 7)
     values[1, 3] = values[2, 5] = values[2, 6] = NAN
     states = torch.tensor([DIFFUSED, GIVEN, GIVEN, GIVEN, DIFFUSED, ABSENT, GIVEN])
     off, s = normal(4, 2, seed=2), normal(4, 2 if noise == "diagonal" else 1, seed=3).exp()
     expected = naive(base, values, states, off, s)
     bound = base.bind(values, states)
-    pulled, _ = bound.guess.denoise(off.unsqueeze(1), s.unsqueeze(1))
-    got = base.network(off.unsqueeze(1), s.unsqueeze(1), pulled, bound).squeeze(1)
+    _, white, _ = bound.guess.denoise(off.unsqueeze(1), s.unsqueeze(1))
+    got = base.network(off.unsqueeze(1), s.unsqueeze(1), white, bound).squeeze(1)
     torch.testing.assert_close(got, expected, atol=2e-5, rtol=1e-4)
 
 
@@ -126,9 +129,9 @@ def test_observations_are_encoded_once(monkeypatch):
 
 
 @pytest.mark.parametrize("attention", ["shared", "dense"])
-@pytest.mark.parametrize("patch", [1, 3])
-def test_a_batch_of_observations_equals_single_ones(attention, patch):
-    base = make(settings=replace(SMALL, attention=attention, patch=patch, noise="diagonal"))
+@pytest.mark.parametrize(("theta_patch", "patch"), [(1, 1), (1, 3), (2, 3), (8, 8)])
+def test_a_batch_of_observations_equals_single_ones(attention, theta_patch, patch):
+    base = make(settings=replace(SMALL, attention=attention, theta_patch=theta_patch, patch=patch, noise="diagonal"))
     x = normal(3, 5)
     x[1, 2:4] = NAN  # each row has its own missing entries; row 2 has none left in the last patch
     x[2, 3:] = NAN
@@ -179,6 +182,15 @@ def test_missing_entries_are_left_out():
     assert (base.condition(x).mean(z, s) - seen).abs().max() > 1e-4
     x[0, 2] = NAN  # now the whole patch is gone, and with it its token
     assert len(base.condition(x).bound.layout.given) == 2  # type: ignore[attr-defined]
+
+
+def test_variables_in_slots():
+    grid = Grid(dim=3, x_dim=5, theta_patch=2, patch=4)
+    assert (grid.tokens, grid.slots) == (4, 4)
+    want = [[1, 2, 0, 0], [3, 0, 0, 0], [4, 5, 6, 7], [8, 0, 0, 0]]
+    assert grid.to_slots(torch.arange(1, 9)).tolist() == want
+    assert Grid(2, 3, 8, 8).to_slots(torch.arange(1, 6)).tolist() == [[1, 2, 0], [3, 4, 5]]
+    assert Grid(2, 2, 1, 1).to_slots(torch.arange(1, 5)).tolist() == [[1], [2], [3], [4]]
 
 
 def test_predict_puts_missing_entries_behind_the_parameters():
@@ -234,7 +246,7 @@ def test_masks_follow_their_names():
 
 
 def test_groups_hold_the_shares_in_every_batch(monkeypatch):
-    base = make(settings=replace(SMALL, groups=4, absent=0.0))
+    base = make(settings=replace(SMALL, groups=4, absent=0.0, masks=MaskMix(0.6, 0.05, 0.05, 0.2, 0.1)))
     seen: list[bool] = []
     inner = base.group_loss
 
@@ -306,7 +318,15 @@ def draw_series(n: int, g: torch.Generator) -> tuple[Tensor, Tensor]:
 
 @pytest.fixture(scope="module")
 def trained() -> SimformerBase:
-    settings = replace(SMALL, noise="diagonal", patch=2, absent=0.3, masks=MaskMix(0.4, 0.1, 0.1, 0.3, 0.1))
+    settings = replace(
+        SMALL,
+        noise="diagonal",
+        theta_patch=2,
+        patch=2,
+        groups=2,
+        absent=0.3,
+        masks=MaskMix(0.4, 0.1, 0.1, 0.3, 0.1),
+    )
     torch.manual_seed(0)
     base = SimformerBase(D, M, settings)
     fit(base, draw_series, steps=150, batch=128, lr=3e-3)
@@ -383,13 +403,14 @@ def test_gaussian_denoiser_in_closed_form(levels):
     values = normal(5, 4, seed=3)
     part = guess(values, torch.tensor([1]), torch.tensor([0, 2, 3]))
     off, s = normal(5, 7, 3, seed=4), torch.tensor(levels).reshape(1, 1, -1)
-    pulled, open_ = part.denoise(off, s)
+    pulled, white, open_ = part.denoise(off, s)
     cov = (part.axes[0] * part.roots[0]) @ part.axes[0].T
     noise = torch.diag(s.double().flatten().expand(3) ** 2)
     precision = torch.linalg.inv(cov.double() + noise)
     left = (noise - noise @ precision @ noise).diagonal().sqrt()
     torch.testing.assert_close(pulled.double(), off.double() @ precision, rtol=2e-3, atol=1e-5)
     torch.testing.assert_close(open_.double().expand(1, 1, 3)[0, 0], left, rtol=2e-3, atol=1e-7)
+    torch.testing.assert_close(white, pulled / precision.diagonal().sqrt().float(), rtol=2e-3, atol=1e-5)
     per_row = part.denoise(off, s.expand(1, 7, -1).contiguous())  # one level for each state
     torch.testing.assert_close(per_row[0], pulled, rtol=1e-4, atol=1e-5)
 
@@ -404,7 +425,7 @@ def test_learns_a_bimodal_posterior():
         return theta, slopes * (theta**2 - 1) / 2**0.5 + noise_sd * torch.randn(n, 3, generator=g)
 
     torch.manual_seed(0)
-    base = SimformerBase(1, 3, replace(SMALL, patch=2, masks=MaskMix(0.8, 0, 0, 0.2, 0)))
+    base = SimformerBase(1, 3, replace(SMALL, patch=2, groups=2, masks=MaskMix(0.8, 0, 0, 0.2, 0)))
     history = fit(base, draw, steps=250, batch=256, lr=4e-3)
     assert sum(history[-50:]) < 0.85 * sum(history[:50])
     theta, x = draw(400, torch.Generator().manual_seed(5))
@@ -478,8 +499,8 @@ def test_config_rebuilds(settings):
     "bad",
     [
         {"noise": "full"}, {"attention": "sparse"}, {"tokens": "other"}, {"output": "eps"}, {"levels": "uniform"},
-        {"layers": 0}, {"patch": 0}, {"absent": 1.5}, {"groups": 0}, {"repeats": 0}, {"tokens": "paper"},
-        {"tokens": "paper", "width": 50, "noise": "diagonal"},
+        {"layers": 0}, {"patch": 0}, {"theta_patch": 0}, {"absent": 1.5}, {"groups": 0}, {"repeats": 0}, {"tokens": "paper"},
+        {"tokens": "paper", "width": 50, "noise": "diagonal"}, {"tokens": "paper", "width": 50, "noise": "scalar"},
     ],
 )  # fmt: skip
 def test_bad_settings(bad):

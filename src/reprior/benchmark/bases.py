@@ -42,6 +42,13 @@ PAPER_TRAINING = Training(
     clip=10.0,
     patience=1_000,
 )
+# A Simformer row gives several noisy states, so a batch of 128 is as large as one of 512 of the MLP.
+SIMFORMER_TRAINING = {
+    "two_moons": Training(steps=5_000, batch=128),
+    "slcp": Training(steps=6_000, batch=128),
+    "oup": Training(steps=4_000, batch=128),
+    "gaussian_linear": Training(steps=1_000, batch=128),
+}
 
 
 # Tasks whose x is a set of items take an embedding that knows it, and SLCP's sharp posteriors more steps.
@@ -105,9 +112,7 @@ class BaseSpec:
             network: Any = PAPER_SIMFORMER
             training = PAPER_TRAINING
         elif self.network == "simformer":
-            series = tasks.get(self.task).x_dim > 16
-            network = SimformerSettings(patch=5) if series else SimformerSettings()
-            training = Training(steps=8_000, learning_rate=1e-3)
+            network, training = SimformerSettings(), SIMFORMER_TRAINING.get(self.task, Training(batch=128))
         else:
             network, training = MLP_RECIPES.get(self.task, (None, Training()))
         if self.quick:

@@ -28,7 +28,7 @@ from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import FitResult, Training
 from reprior.errors import InputError
 from reprior.guidance.anchor import anchor_value, posterior_draws, precision_of
-from reprior.guidance.guidance import GradientGuided, Guidance
+from reprior.guidance.guidance import GradientGuided, Guidance, check_learned
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
@@ -153,7 +153,7 @@ class DensityRatioGuidance(Guidance):
         change: the change of prior.
         settings: how it was trained.
         result: what the training did.
-        notes: what there is to say of the training set (ESS of the weights, ...).
+        notes: what there is to say of the training set (ESS of the weights, which entries of x are observed, ...).
         under: the part of log r that transport takes over, or None.
     """
 
@@ -175,6 +175,7 @@ class DensityRatioGuidance(Guidance):
         self.quadratic = find_quadratic(self.change)
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        check_learned(self.name, denoiser, self.model.network.dim, self.notes.get("observed"))
         if self.under is not None:
             denoiser = Transported(denoiser, self.under)
         precision = denoiser.x.new_zeros(())

@@ -16,7 +16,7 @@ from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.diffusion.sampler import Sampler, run
 from reprior.errors import InputError
 
-__all__ = ["GradientGuided", "Guidance", "NoGuidance", "chunked"]
+__all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned", "chunked"]
 
 ROWS = 20_000  # rows denoised at once
 
@@ -93,6 +93,27 @@ class GradientGuided(Wrapped):
             (gradient,) = torch.autograd.grad(a.sum(), z, create_graph=tracked)
             guided = mean + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         return guided if tracked else guided.detach()
+
+
+def check_learned(name: str, denoiser: Denoiser, dim: int, observed: list[bool] | None) -> None:
+    """Refuses a question that a learned guidance was not trained for.
+
+    Arguments:
+        name: the method.
+        denoiser: the base with its bound observations.
+        dim: the number D of diffused variables in training.
+        observed: the entries of x that were observed in training, m of them; all if None.
+    """
+    seen = ~torch.isnan(denoiser.x)
+    wanted = torch.ones_like(seen[0]) if observed is None else torch.tensor(observed, device=seen.device)
+    if denoiser.dim == dim and bool((seen == wanted).all()):
+        return
+    trained = "all of x" if observed is None else f"{sum(observed)} of {len(observed)} entries of x"
+    what = "theta" if observed is None else "theta and the rest of x"
+    raise InputError(
+        f"method {name!r} was learned to draw {what} from {trained}, and something else is asked; adapt again, for "
+        "`predict` with observed= (which entries of x are seen), or use transport, rejuvenate or sir"
+    )
 
 
 def chunked(denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:

@@ -17,7 +17,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.density_ratio import RatioSettings
-from reprior.guidance.guidance import Guidance
+from reprior.guidance.guidance import Guidance, check_learned
 from reprior.networks.ratio import RatioMLP
 from reprior.posterior import ROWS, Posterior
 from reprior.ratio.pool import Pool
@@ -51,6 +51,7 @@ class WeightedScoreGuidance(Guidance):
         self.result, self.notes = result, notes or {}
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        check_learned(self.name, denoiser, self.model.dim, self.notes.get("observed"))
         with torch.no_grad():
             code = self.model.encode(self.posterior.base.features(denoiser.x))
         return _Corrected(denoiser, self.model, code)
@@ -120,5 +121,6 @@ def learn_correction(
         label="weighted score",
         progress=progress,
     )
-    notes = {"training_ess": pool.ess, "seconds": result.seconds}
+    seen = None if observed is None else observed.tolist()
+    notes = {"training_ess": pool.ess, "seconds": result.seconds, "observed": seen}
     return WeightedScoreGuidance(model.requires_grad_(False), posterior, settings, result, notes)

@@ -42,8 +42,8 @@ class Conditional:
     roots: Tensor
     axes: Tensor
 
-    def denoise(self, off: Tensor, s: Tensor) -> tuple[Tensor, Tensor]:
-        """P (z - m) and `open`, each broadcasting to (K, N, D).
+    def denoise(self, off: Tensor, s: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """P (z - m), the same in units of its standard deviation, and `open`, each broadcasting to (K, N, D).
 
         Arguments:
             off: z - m, with shape (K, N, D).
@@ -53,17 +53,22 @@ class Conditional:
             inner = 1 / (self.roots + s**2)
             share = (self.roots * inner) @ self.axes.transpose(-1, -2).square()
             pulled = (off @ self.axes * inner) @ self.axes.transpose(-1, -2)
-            return pulled, s * share.clamp(min=1e-12).sqrt()
+            size = (inner @ self.axes.transpose(-1, -2).square()).sqrt()
+            return pulled, pulled / size, s * share.clamp(min=1e-12).sqrt()
         # S^1/2 P S^1/2 = (I + S^-1/2 R S^-1/2)^-1 is of order one at any noise.
         wide = s.double()
         half = (self.axes.double() * self.roots.double().sqrt()).unsqueeze(1) / wide.unsqueeze(-1)
         eye = torch.eye(half.shape[-1], dtype=half.dtype, device=half.device)
         scaled = torch.linalg.inv(eye + half @ half.transpose(-1, -2))
-        share = (1 - scaled.diagonal(dim1=-2, dim2=-1)).clamp(min=1e-12)
+        kept = scaled.diagonal(dim1=-2, dim2=-1)
+        left = (s * (1 - kept).clamp(min=1e-12).sqrt()).to(off)
+        size = (kept.clamp(min=1e-12).sqrt() / wide).to(off)
         precision = (scaled / wide.unsqueeze(-1) / wide.unsqueeze(-2)).to(off)
         if precision.shape[1] == 1:
-            return off @ precision.squeeze(1), s * share.sqrt().to(off)
-        return (off.unsqueeze(-2) @ precision).squeeze(-2), s * share.sqrt().to(off)
+            pulled = off @ precision.squeeze(1)
+        else:
+            pulled = (off.unsqueeze(-2) @ precision).squeeze(-2)
+        return pulled, pulled / size, left
 
 
 class GaussianGuess(nn.Module):

@@ -32,11 +32,11 @@ class MaskMix:
         random_7: each variable given with probability 0.7.
     """
 
-    posterior: float = 0.6
-    joint: float = 0.05
-    likelihood: float = 0.05
-    predictive: float = 0.2
-    random: float = 0.1
+    posterior: float = 0.8
+    joint: float = 0.02
+    likelihood: float = 0.02
+    predictive: float = 0.12
+    random: float = 0.04
     random_3: float = 0.0
     random_7: float = 0.0
 

@@ -36,15 +36,15 @@ from reprior.networks.tokens import (
     ABSENT,
     DIFFUSED,
     GIVEN,
+    Grid,
     Layout,
     LearnedTokens,
     PaperTokens,
-    to_slots,
-    token_count,
 )
 
 __all__ = ["PAPER_SIMFORMER", "SimformerBase", "SimformerSettings"]
 
+HELD_OUT_GROUPS = 8  # the held-out loss weighs the masks by their shares
 _FAR = -1e9  # the score of an absent key
 
 
@@ -63,19 +63,19 @@ class SimformerBase(Base):
         self.noise: NoiseKind = settings.noise
         self.s_min, self.s_max = settings.range()
         self.guess = GaussianGuess(dim + x_dim)
-        tokens = token_count(dim, x_dim, settings.patch)
+        self.grid = Grid(dim, x_dim, settings.theta_patch, settings.patch)
         self.tokens: LearnedTokens | PaperTokens
         if settings.tokens == "paper":
-            self.tokens = PaperTokens(tokens, settings.layers)
+            self.tokens = PaperTokens(self.grid.tokens, settings.layers)
         else:
-            self.tokens = LearnedTokens(tokens, settings.patch, settings.width, settings.layers)
+            self.tokens = LearnedTokens(self.grid.tokens, self.grid.slots, settings.width, settings.layers)
         self.layers = Transformer(
             settings.width,
             settings.layers,
             settings.heads,
             settings.head_size,
             settings.widening,
-            raw_values=settings.tokens == "learned",
+            normalised=settings.tokens == "paper",
         )
 
     def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
@@ -89,14 +89,13 @@ class SimformerBase(Base):
             values: theta and x, with shape (K, d + m); NaN where missing; of diffused ones only that is read.
             states: the state of each variable, with shape (d + m,).
         """
-        patch = self.settings.patch
-        layout = Layout.build(states, self.dim, patch, values.device)
+        layout = Layout.build(states, self.grid, values.device)
         guess = self.guess(values, (states == GIVEN).nonzero().squeeze(-1).to(values.device), layout.variables)
         missing = torch.isnan(values)
-        slots = to_slots(torch.where(missing, 0.0, values), self.dim, patch) * (layout.states == GIVEN)
+        slots = self.grid.to_slots(torch.where(missing, 0.0, values)) * (layout.states == GIVEN)
         slot_states, bias = layout.states[None], None
         if bool((missing & (states != ABSENT).to(missing.device)).any()):
-            slot_states = torch.where(to_slots(missing, self.dim, patch), ABSENT, layout.states)
+            slot_states = torch.where(self.grid.to_slots(missing), ABSENT, layout.states)
             order = torch.cat([layout.given, layout.diffused])
             bias = torch.where((slot_states[:, order] == ABSENT).all(-1), _FAR, 0.0).to(values)
         given = memory = None
@@ -117,18 +116,19 @@ class SimformerBase(Base):
             bias=None if bias is None else bias.unsqueeze(1),
         )
 
-    def network(self, off: Tensor, s: Tensor, pulled: Tensor | None, bound: Bound) -> Tensor:
+    def network(self, off: Tensor, s: Tensor, white: Tensor | None, bound: Bound) -> Tensor:
         """F, with shape (K, N, D).
 
         Arguments:
             off: z - m, with shape (K, N, D).
             s: noise levels, with shape (K or 1, N or 1, D or 1).
-            pulled: P (z - m) of the Gaussian guess, with shape (K, N, D), or None without it.
+            white: P (z - m) of the Gaussian guess, scaled to unit variance, with shape (K, N, D), or None without it: it
+                shows at full size the directions that the data leave narrow.
             bound: what `bind` gave for the K observations.
         """
         layout, width = bound.layout, bound.guess.width
         values = layout.spread(off * (width**2 + s**2) ** -0.5) + bound.values
-        guess = None if pulled is None else layout.spread((off - s**2 * pulled) / width)
+        guess = None if white is None else layout.spread(white)
         h = self.tokens.embed(layout.diffused, values, guess, bound.fixed)
         shift = self.tokens.shift(self._told(s, bound))
         given = 0
@@ -145,8 +145,8 @@ class SimformerBase(Base):
         off = z - bound.guess.centre
         if self.settings.output == "score":
             return self.network(off, s, None, bound) / s
-        pulled, scale = bound.guess.denoise(off, s)
-        return self.network(off, s, pulled, bound) * (scale / s**2) - pulled
+        pulled, white, scale = bound.guess.denoise(off, s)
+        return self.network(off, s, white, bound) * (scale / s**2) - pulled
 
     def _told(self, s: Tensor, bound: Bound) -> Tensor:
         """What a token is told of the noise, with shape (K or 1, N or 1, T_u or 1, features)."""
@@ -182,10 +182,11 @@ class SimformerBase(Base):
         """
         values, settings = torch.cat([theta, x], -1), self.settings
         start = float(torch.rand((), generator=generator))
+        groups = min(settings.groups if self.training else HELD_OUT_GROUPS, len(values))
         losses = []
-        for i, rows in enumerate(values.tensor_split(min(settings.groups, len(values)))):
+        for i, rows in enumerate(values.tensor_split(groups)):
             # One point in each stratum: a mask with share 1/groups or more is in every batch.
-            name = settings.masks.pick((start + i) / settings.groups)
+            name = settings.masks.pick((start + i) / groups)
             absent = float(torch.rand((), generator=generator)) < settings.absent
             states = draw_states(name, self.dim, self.x_dim, settings.patch, absent, generator)
             losses.append(self.group_loss(rows, states, generator))
@@ -197,9 +198,9 @@ class SimformerBase(Base):
         v = values[:, bound.layout.variables].unsqueeze(1)
         counts = ~torch.isnan(v)
         off = torch.where(counts, v, bound.guess.centre) - bound.guess.centre
-        # x is encoded once for several noisy states of a row: as many as cost about what the encoding did.
-        layout = bound.layout
-        states_per_row = max(1, min(self.settings.repeats, len(layout.given) // len(layout.diffused)))
+        # x is encoded once for several noisy states of a row: the more, the more of its tokens are given.
+        repeats, layout = self.settings.repeats, bound.layout
+        states_per_row = max(1, min(repeats, repeats * len(layout.given) // len(layout.diffused)))
         off = off.expand(-1, states_per_row, -1)
         s = self.settings.draw_levels(bound.guess.width.expand_as(off), generator)
         eps = torch.randn(off.shape, generator=generator).to(v)
@@ -207,9 +208,9 @@ class SimformerBase(Base):
         if self.settings.output == "score":
             error = (self.network(noisy, s, None, bound) + eps).square() * counts
             return error.sum(-1).mean(-1)
-        pulled, scale = bound.guess.denoise(noisy, s)
+        pulled, white, scale = bound.guess.denoise(noisy, s)
         target = (s**2 * pulled - s * eps) / scale  # (v - D_0) / open
-        error = (self.network(noisy, s, pulled, bound) - target).square() * counts
+        error = (self.network(noisy, s, white, bound) - target).square() * counts
         return error.sum(-1).mean(-1) / counts.sum((1, 2)).clamp(min=1)
 
     def config(self) -> dict:

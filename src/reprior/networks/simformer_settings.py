@@ -24,7 +24,7 @@ _CHOICES: dict[str, tuple[str, ...]] = {
     "output": ("mean", "score"),
     "levels": ("lognormal", "vp"),
 }
-_COUNTS = ("layers", "width", "heads", "head_size", "widening", "patch", "groups", "repeats")
+_COUNTS = ("layers", "width", "heads", "head_size", "widening", "theta_patch", "patch", "groups", "repeats")
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class SimformerSettings:
         heads: the number of attention heads.
         head_size: the size of a head.
         widening: the hidden width of the MLPs, in units of the width.
+        theta_patch: how many neighbouring parameters share a token.
         patch: how many neighbouring entries of x share a token.
         masks: how often each kind of conditioning is trained.
-        groups: a batch is split into this many groups of rows, each with states of its own.
-        repeats: the largest number of noisy states that a training row gives; more than one where most tokens are
-            given, because their encoding is shared.
+        groups: a training batch is split into this many groups of rows, each with a mask of its own.
+        repeats: the largest number of noisy states that a training row gives: their encoding of x is shared.
         absent: the share of groups in which a random subset of x is absent.
         tokens: "learned" or "paper" (see `reprior.networks.tokens`).
         output: "mean" (about a linear guess, with EDM weights) or "score" (divided by sigma_t).
@@ -52,18 +52,19 @@ class SimformerSettings:
         vp: the VP schedule of "vp" levels and of the time that "paper" tokens are told.
     """
 
-    noise: NoiseKind = "scalar"
+    noise: NoiseKind = "diagonal"
     attention: Literal["shared", "dense"] = "shared"
-    layers: int = 4
-    width: int = 64
+    layers: int = 3
+    width: int = 128
     heads: int = 4
     head_size: int = 16
-    widening: int = 3
-    patch: int = 1
+    widening: int = 1
+    theta_patch: int = 8
+    patch: int = 8
     masks: MaskMix = field(default_factory=MaskMix)
-    groups: int = 2
+    groups: int = 1
     repeats: int = 4
-    absent: float = 0.2
+    absent: float = 0.1
     tokens: Literal["learned", "paper"] = "learned"
     output: Literal["mean", "score"] = "mean"
     levels: Literal["lognormal", "vp"] = "lognormal"
@@ -79,11 +80,11 @@ class SimformerSettings:
                 raise InputError(f"simformer {name} must be at least 1; got {getattr(self, name)}")
         if not 0 <= self.absent <= 1:
             raise InputError(f"simformer absent must lie in [0, 1]; got {self.absent}")
-        needed = ("scalar", 1, PaperTokens.WIDTH)
-        if self.tokens == "paper" and (self.noise, self.patch, self.width) != needed:
+        needed = ("scalar", 1, 1, PaperTokens.WIDTH)
+        if self.tokens == "paper" and (self.noise, self.theta_patch, self.patch, self.width) != needed:
             raise InputError(
-                f"tokens='paper' need noise='scalar', patch=1 and width={PaperTokens.WIDTH}; "
-                f"got noise={self.noise!r}, patch={self.patch}, width={self.width}"
+                f"tokens='paper' need noise='scalar', theta_patch=1, patch=1 and width={PaperTokens.WIDTH}; got "
+                f"noise={self.noise!r}, theta_patch={self.theta_patch}, patch={self.patch}, width={self.width}"
             )
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
 
@@ -119,12 +120,15 @@ class SimformerSettings:
 
 
 PAPER_SIMFORMER = SimformerSettings(
+    noise="scalar",
     attention="dense",
     layers=6,
     width=PaperTokens.WIDTH,
     heads=4,
     head_size=10,
     widening=3,
+    theta_patch=1,
+    patch=1,
     masks=MaskMix(posterior=0.2, joint=0.2, likelihood=0.2, predictive=0.0, random=0.0, random_3=0.2, random_7=0.2),
     groups=1,
     repeats=1,

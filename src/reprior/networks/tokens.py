@@ -1,8 +1,7 @@
 """Tokens: which variable sits in which token, and how a token is made.
 
-The variables are theta_1..theta_d, x_1..x_m. Every parameter is a token of its own; `patch` neighbouring entries of x
-share one. A token has `patch` slots (a parameter fills the first; the last patch of x may have empty ones), and each
-variable is in one of three states: absent (nothing is known and nothing is asked), given (its value is known: noise
+The variables are theta_1..theta_d, x_1..x_m. `theta_patch` neighbouring parameters share a token, and so do `patch`
+neighbouring entries of x (see `Grid`); some slots of a token may be empty. Each variable is in one of three states: absent (nothing is known and nothing is asked), given (its value is known: noise
 level zero) or diffused (its noisy value is known, and its mean is asked). A token with a diffused slot is a diffused
 token, though some of its slots may be given; one with given slots and no diffused ones is a given token; others are
 left out.
@@ -15,15 +14,50 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
-__all__ = ["ABSENT", "DIFFUSED", "GIVEN", "Layout", "LearnedTokens", "PaperTokens", "to_slots", "token_count"]
+__all__ = ["ABSENT", "DIFFUSED", "GIVEN", "Grid", "Layout", "LearnedTokens", "PaperTokens"]
 
 ABSENT, GIVEN, DIFFUSED = 0, 1, 2
 
 
-def token_count(dim: int, x_dim: int, patch: int) -> int:
-    """The number T of tokens."""
-    return dim + -(-x_dim // patch)
+@dataclass(frozen=True)
+class Grid:
+    """Which variable sits in which slot of which token.
+
+    Attributes:
+        dim: the number d of parameters.
+        x_dim: the number m of entries of x.
+        theta_patch: how many neighbouring parameters share a token.
+        patch: how many neighbouring entries of x share a token.
+    """
+
+    dim: int
+    x_dim: int
+    theta_patch: int
+    patch: int
+
+    @property
+    def tokens(self) -> int:
+        """The number T of tokens."""
+        return -(-self.dim // self.theta_patch) + -(-self.x_dim // self.patch)
+
+    @property
+    def slots(self) -> int:
+        """The number of slots in a token."""
+        return max(min(self.theta_patch, self.dim), min(self.patch, self.x_dim))
+
+    def to_slots(self, values: Tensor) -> Tensor:
+        """Variables (*, d + m) in slots (*, T, slots); empty slots are zero."""
+        if self.slots == 1:
+            return values.unsqueeze(-1)
+        theta, x = values[..., : self.dim], values[..., self.dim :]
+        return torch.cat([self._fold(theta, self.theta_patch), self._fold(x, self.patch)], -2)
+
+    def _fold(self, v: Tensor, patch: int) -> Tensor:
+        patch = min(patch, v.shape[-1])
+        parts = pad(v, (0, -v.shape[-1] % patch)).unflatten(-1, (-1, patch))
+        return pad(parts, (0, self.slots - patch))
 
 
 @dataclass(frozen=True)
@@ -34,8 +68,8 @@ class Layout:
         variables: indices of the diffused variables, with shape (D,).
         diffused: indices of the diffused tokens, with shape (T_u,).
         given: indices of the given tokens, with shape (T_c,).
-        states: the state of each slot, with shape (T, patch).
-        source: for each slot of the diffused tokens, the place in z of its variable (0 if none), (T_u patch,).
+        states: the state of each slot, with shape (T, slots).
+        source: for each slot of the diffused tokens, the place in z of its variable (0 if none), (T_u slots,).
         target: the slot of each diffused variable among those of the diffused tokens, with shape (D,).
         plain: whether slots and diffused variables are the same thing.
     """
@@ -49,9 +83,9 @@ class Layout:
     plain: bool
 
     @staticmethod
-    def build(states: Tensor, dim: int, patch: int, device: torch.device) -> Layout:
+    def build(states: Tensor, grid: Grid, device: torch.device) -> Layout:
         """The layout of states (d + m,)."""
-        slots = to_slots(states, dim, patch)
+        slots = grid.to_slots(states)
         diffused = (slots == DIFFUSED).any(-1)
         given = (slots == GIVEN).any(-1) & ~diffused
         asked = (slots[diffused] == DIFFUSED).flatten()
@@ -68,12 +102,12 @@ class Layout:
         )
 
     def spread(self, v: Tensor) -> Tensor:
-        """Diffused variables (*, D) in the slots of the diffused tokens, (*, T_u, patch), zero elsewhere."""
-        patch = self.states.shape[-1]
+        """Diffused variables (*, D) in the slots of the diffused tokens, (*, T_u, slots), zero elsewhere."""
+        slots = self.states.shape[-1]
         if self.plain:
-            return v.unflatten(-1, (-1, patch))
+            return v.unflatten(-1, (-1, slots))
         asked = (self.states[self.diffused] == DIFFUSED).flatten()
-        return (v[..., self.source] * asked).unflatten(-1, (-1, patch))
+        return (v[..., self.source] * asked).unflatten(-1, (-1, slots))
 
     def collect(self, slots: Tensor) -> Tensor:
         """The inverse of `spread`."""
@@ -81,45 +115,35 @@ class Layout:
         return flat if self.plain else flat[..., self.target]
 
 
-def to_slots(values: Tensor, dim: int, patch: int) -> Tensor:
-    """Variables (*, d + m) in slots (*, T, patch); empty slots are zero."""
-    if patch == 1:
-        return values.unsqueeze(-1)
-    theta, x = values[..., :dim], values[..., dim:]
-    tail = -x.shape[-1] % patch
-    x = torch.nn.functional.pad(x, (0, tail)).unflatten(-1, (-1, patch))
-    return torch.cat([torch.nn.functional.pad(theta.unsqueeze(-1), (0, patch - 1)), x], -2)
-
-
 class LearnedTokens(nn.Module):
     """Tokens by a linear map of each token's own: of its values and of the states of its slots.
 
     Arguments:
         tokens: the number T of tokens.
-        patch: the number of slots in a token.
+        slots: the number of slots in a token.
         width: the width w of a token.
         layers: the number of layers that the noise enters.
     """
 
-    def __init__(self, tokens: int, patch: int, width: int, layers: int):
+    def __init__(self, tokens: int, slots: int, width: int, layers: int):
         super().__init__()
         self.layers = layers
         self.name = nn.Parameter(torch.randn(tokens, width))
-        self.value = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
-        self.guess = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
-        self.centre = nn.Parameter(torch.randn(tokens, patch, width) * patch**-0.5)
-        self.state = nn.Parameter(torch.randn(2, tokens, patch, width) * patch**-0.5)
-        self.noise = nn.Sequential(nn.Linear(2 * patch, 64), nn.SiLU(), nn.Linear(64, (layers + 1) * width))
-        self.head = nn.Parameter(torch.zeros(tokens, width, patch))
-        self.head_bias = nn.Parameter(torch.zeros(tokens, patch))
+        self.value = nn.Parameter(torch.randn(tokens, slots, width) * slots**-0.5)
+        self.guess = nn.Parameter(torch.randn(tokens, slots, width) * slots**-0.5)
+        self.centre = nn.Parameter(torch.randn(tokens, slots, width) * slots**-0.5)
+        self.state = nn.Parameter(torch.randn(2, tokens, slots, width) * slots**-0.5)
+        self.noise = nn.Sequential(nn.Linear(2 * slots, 32), nn.SiLU(), nn.Linear(32, (layers + 1) * width))
+        self.head = nn.Parameter(torch.zeros(tokens, width, slots))
+        self.head_bias = nn.Parameter(torch.zeros(tokens, slots))
 
     def fixed(self, index: Tensor, states: Tensor, centre: Tensor | None) -> Tensor:
         """The part of the tokens that no noisy value changes, with shape (*, T', w).
 
         Arguments:
             index: which tokens, with shape (T',).
-            states: the slots' states, with shape (*, T', patch).
-            centre: the guess from given values in the slots of diffused tokens, with shape (*, T', patch); None for given ones.
+            states: the slots' states, with shape (*, T', slots).
+            centre: the guess from given values in the slots of diffused tokens, with shape (*, T', slots); None for given ones.
         """
         given, diffused = (states == GIVEN).to(self.name), (states == DIFFUSED).to(self.name)
         still = self.name[index] + _per_token(given, self.state[0][index])
@@ -131,8 +155,8 @@ class LearnedTokens(nn.Module):
 
         Arguments:
             index: which tokens, with shape (T',).
-            values: values in the slots, zero where absent, with shape (*, T', patch).
-            guess: the Gaussian guess from the noisy values in the slots of diffused tokens; None for given ones.
+            values: values in the slots, zero where absent, with shape (*, T', slots).
+            guess: what the Gaussian guess makes of noisy values, in the slots of diffused tokens; None for given ones.
             fixed: what `fixed` gave.
         """
         h = fixed + _per_token(values, self.value[index])
@@ -142,12 +166,12 @@ class LearnedTokens(nn.Module):
         """What the noise adds to the tokens and then in every layer, with shape (*, layers + 1, w).
 
         Arguments:
-            told: half the log of each slot's noise level and of its width, with shape (*, 2 patch).
+            told: half the log of each slot's noise level and of its width, with shape (*, 2 slots).
         """
         return self.noise(told).unflatten(-1, (self.layers + 1, -1))
 
     def read(self, index: Tensor, h: Tensor) -> Tensor:
-        """The network's output in each slot, with shape (*, T', patch), from final tokens (*, T', w)."""
+        """The network's output in each slot, with shape (*, T', slots), from final tokens (*, T', w)."""
         return _per_token(h, self.head[index]) + self.head_bias[index]
 
 
@@ -186,13 +210,13 @@ class PaperTokens(nn.Module):
 
     def embed(self, index: Tensor, values: Tensor, guess: Tensor | None, fixed: Tensor) -> Tensor:
         """As in `LearnedTokens`, with no use for the guess."""
-        return fixed + torch.nn.functional.pad(values.expand(*values.shape[:-1], 20), (20, 10))
+        return fixed + pad(values.expand(*values.shape[:-1], 20), (20, 10))
 
     def shift(self, time: Tensor) -> Tensor:
         """What the time t adds to the tokens (nothing) and then in every layer, (*, layers + 1, w), from t (*, 1)."""
         angles = 2 * math.pi * time * self.get_buffer("frequencies")
         shift = self.noise(torch.cat([angles.cos(), angles.sin()], -1)).unflatten(-1, (self.layers, -1))
-        return torch.nn.functional.pad(shift, (0, 0, 1, 0))
+        return pad(shift, (0, 0, 1, 0))
 
     def read(self, index: Tensor, h: Tensor) -> Tensor:
         """As in `LearnedTokens`."""

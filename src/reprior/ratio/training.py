@@ -167,6 +167,7 @@ def learn_ratio(
         "trials": held_out,
         "held_out": result.best_loss,
         "seconds": seconds + result.seconds,
+        "observed": None if observed is None else observed.tolist(),
     }
     return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes, under)
 
