@@ -11,6 +11,7 @@ from rich.table import Table
 
 from reprior._version import __version__
 from reprior.cli_bench import app as bench_app
+from reprior.cli_lightcurve import app as lightcurve_app
 
 app = typer.Typer(
     help="Change the prior of a trained simulation-based posterior, with no new simulations.",
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench_app, name="bench")
+app.add_typer(lightcurve_app, name="lightcurve")
 console = Console()
 
 Threads = Annotated[int, typer.Option(help="Torch threads; more than one is slower on busy cores.")]

@@ -110,18 +110,20 @@ def test_settings_and_shapes_are_checked():
 
 
 def test_random_gaps_are_runs_at_an_edge_or_inside():
-    gaps = random_gaps(4_000, 128, seed=0)
-    assert torch.equal(gaps, random_gaps(4_000, 128, seed=0))
+    gaps = random_gaps(4_000, 128, seed=0, single=0.0)
+    assert torch.equal(gaps, random_gaps(4_000, 128, seed=0, single=0.0))
     assert (gaps.double().mean(1) <= 0.6).all()
     # Windows with any gap: 1 - 0.7 x 0.7 = 0.51, standard error 0.008.
     assert gaps.any(1).double().mean() == pytest.approx(0.51, abs=0.032)
-    edges = random_gaps(4_000, 128, seed=1, edge=1.0, inside=0.0)
+    edges = random_gaps(4_000, 128, seed=1, edge=1.0, inside=0.0, single=0.0)
     runs = (edges.int().diff(dim=1) != 0).sum(1)
     assert (runs == 1).all()  # one change: a run from the start, or to the end
     assert edges[:, 0].double().mean() == pytest.approx(0.5, abs=0.032)
-    inner = random_gaps(4_000, 128, seed=2, edge=0.0, inside=1.0)
+    inner = random_gaps(4_000, 128, seed=2, edge=0.0, inside=1.0, single=0.0)
     assert ((inner.int().diff(dim=1) != 0).sum(1) <= 2).all()
     assert inner.sum(1).max() == 12
-    assert not random_gaps(10, 128, seed=0, edge=0.0, inside=0.0).any()
-    with pytest.raises(InputError, match=r"edge and inside must lie in \[0, 1\]; got 2 and 0.3"):
+    assert not random_gaps(10, 128, seed=0, edge=0.0, inside=0.0, single=0.0).any()
+    single = random_gaps(4_000, 128, seed=3, edge=0.0, inside=0.0)
+    assert single.double().mean() == pytest.approx(0.01, abs=4 * (0.01 / (4_000 * 128)) ** 0.5)
+    with pytest.raises(InputError, match=r"edge, inside and single must lie in \[0, 1\]; got 2, 0.3 and"):
         random_gaps(1, 128, seed=0, edge=2)

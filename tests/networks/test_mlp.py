@@ -224,6 +224,26 @@ def test_embeddings_are_checked():
         Embedding(features=0)
     with pytest.raises(InputError, match="at least 4 points; got 3"):
         build_embedding(Embedding(kind="convolution", layers=2), 3)
+    with pytest.raises(InputError, match="x of 10 entries is not 2 series of patches of 4 and 0 more"):
+        build_embedding(Embedding(kind="patches", item=4, channels=2), 10)
+    with pytest.raises(InputError, match="channels and extra go with kind='patches'; got 2 and 0 with kind='dense'"):
+        Embedding(channels=2)
+
+
+def test_patches_see_both_series_of_a_stretch_and_its_neighbours():
+    net = build_embedding(Embedding(kind="patches", width=6, layers=1, features=5, item=4, channels=2), 32)
+    x = torch.randn(3, 32, generator=generator())
+    assert net(x).shape == (3, 5)
+    assert net(x.unsqueeze(0)).shape == (1, 3, 5)
+    # What one patch gives depends on its four points and two on either side, in both series, and on nothing else.
+    x.requires_grad_(True)
+    hidden: list[Tensor] = []
+    net.each.register_forward_hook(lambda *args: hidden.append(args[-1]))  # pyright: ignore
+    net(x)
+    (slope,) = torch.autograd.grad(hidden[0][0, 1].sum(), x)
+    assert slope[0].nonzero()[:, 0].tolist() == [*range(2, 10), *range(18, 26)]
+    more = build_embedding(Embedding(kind="patches", width=6, features=5, item=4, channels=2, extra=3), 35)
+    assert more(torch.randn(3, 35, generator=generator())).shape == (3, 5)
 
 
 class Moments(nn.Module):

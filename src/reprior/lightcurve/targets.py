@@ -53,6 +53,11 @@ class Reference:
         """(k, a, inc, P), the parameters of interest, with shape (4,)."""
         return np.array([self.k, self.a, self.inc, self.period])
 
+    @property
+    def errors(self) -> np.ndarray:
+        """The standard errors of theta, NaN where none is quoted, with shape (4,)."""
+        return np.array([self.k_error, self.a_error, self.inc_error, self.period_error])
+
 
 @dataclass(frozen=True)
 class Target:
@@ -62,6 +67,8 @@ class Target:
         name: as the archive knows it; used by `download`.
         planet: the planet's name.
         reference: published values.
+        fit: a conventional fit of the data at hand: Markov chain Monte Carlo with a straight baseline per transit, the
+            period fixed; errors are means of the two sides.
         windows: settings of the windows; the half-width is a property of the data.
         search: settings of the period search.
         detrend_window: width of the local baseline in days.
@@ -72,6 +79,7 @@ class Target:
     name: str
     planet: str
     reference: Reference
+    fit: Reference
     windows: WindowSettings = field(default_factory=WindowSettings)
     search: Search = field(default_factory=Search)
     detrend_window: float = DETREND_WINDOW
@@ -106,6 +114,16 @@ TARGETS: dict[str, Target] = {
             source="Faedi et al. 2011, A&A 531, A40",
             note="a derived from 0.0486 au and 0.895 Rsun; k is the square root of the depth 0.0211",
         ),
+        fit=Reference(
+            k=0.1401,
+            a=12.36,
+            inc=89.06,
+            period=4.05527892,
+            k_error=0.0017,
+            a_error=0.34,
+            inc_error=0.67,
+            source="emcee fit of TESS sector 51, 5 transits",
+        ),
         note=(
             "TESS sector 51, corrected and normalised by its publisher (christinahedges/wasp-39). "
             "A conventional fit of these data gives k = 0.140 +- 0.002, not the published 0.145. "
@@ -124,6 +142,16 @@ TARGETS: dict[str, Target] = {
             period_error=1e-5,
             source="Maxted et al. 2016, A&A 591, A55",
             note="k derived from 0.96 RJ and 1.27 Rsun, a from 0.0449 au and 1.27 Rsun",
+        ),
+        fit=Reference(
+            k=0.0781,
+            a=7.86,
+            inc=89.0,
+            period=3.2888,
+            k_error=0.0006,
+            a_error=0.13,
+            inc_error=0.75,
+            source="emcee fit of TESS sector 1, 8 transits",
         ),
         note="TESS sector 1, SPOC.",
     ),
@@ -144,6 +172,17 @@ TARGETS: dict[str, Target] = {
                 "the orbit is eccentric (e = 0.1616, w = 327.2 deg, a/Rs = 14.54, inc = 86.858); a and inc "
                 "here are what a circular model sees: a (1 + e sin w) / sqrt(1 - e^2), same impact parameter"
             ),
+        ),
+        fit=Reference(
+            k=0.0829,
+            a=13.5,
+            inc=86.38,
+            period=2.64389803,
+            k_error=0.0006,
+            a_error=0.3,
+            inc_error=0.12,
+            source="emcee fit of TESS sectors 22 and 49, 14 transits",
+            note="circular orbit",
         ),
         windows=WindowSettings(half_width=0.1),
         note="TESS sectors 22 and 49, SPOC; the data at hand hold 0.1 d around each transit.",

@@ -119,26 +119,27 @@ def _model(half_width: float, points: int, supersample: int) -> Any:
     return model
 
 
-def random_gaps(n: int, points: int, seed: int, edge: float = 0.3, inside: float = 0.3) -> Tensor:
+def random_gaps(n: int, points: int, seed: int, edge: float = 0.3, inside: float = 0.3, single: float = 0.01) -> Tensor:
     """Random patterns of missing points like those of real windows.
 
     With probability `edge` a window lacks a run at its start or its end (up to half of the points: an
     interrupted transit, a short coverage), and with probability `inside`, independently, a run anywhere
-    (up to a tenth: a data download, flagged cadences). At least 40 % of the points remain, as the filters
-    of the windows ask.
+    (up to a tenth: a data download, flagged cadences). Each point is missing with probability `single` too (an
+    outlier where a point is one cadence). At least 40 % of the points remain, up to these single ones, as the
+    filters of the windows ask.
 
     Arguments:
         n: the number of windows.
         points: the number of points of a window.
         seed: of the patterns.
-        edge, inside: probabilities, in [0, 1].
+        edge, inside, single: probabilities, in [0, 1].
 
     Returns: True where a point is missing, with shape (n, points).
     """
     if n < 1 or points < 10:
         raise InputError(f"n must be at least 1 and points at least 10; got {n} and {points}")
-    if not (0 <= edge <= 1 and 0 <= inside <= 1):
-        raise InputError(f"edge and inside must lie in [0, 1]; got {edge} and {inside}")
+    if not all(0 <= p <= 1 for p in (edge, inside, single)):
+        raise InputError(f"edge, inside and single must lie in [0, 1]; got {edge}, {inside} and {single}")
     rng = np.random.default_rng(seed)
     j = np.arange(points)
     length = rng.integers(1, points // 2 + 1, (n, 1))
@@ -147,4 +148,5 @@ def random_gaps(n: int, points: int, seed: int, edge: float = 0.3, inside: float
     start = rng.integers(0, points - length + 1)
     at_inside = (j >= start) & (j < start + length)
     missing = (at_edge & (rng.random((n, 1)) < edge)) | (at_inside & (rng.random((n, 1)) < inside))
+    missing = missing | (rng.random((n, points)) < single)
     return torch.from_numpy(missing)

@@ -1,4 +1,8 @@
-"""Embedding networks for x: none, fully connected, a 1-D convolution over a series, or a set.
+"""Embedding networks for x: none, fully connected, a 1-D convolution over a series, patches of a series, or a set.
+
+Patches are for a long series, of one or more channels, in which positions matter: one network h reads each stretch of
+neighbouring points with half a stretch on either side, and what it finds is put side by side, in order. It is a convolution
+whose kernel is twice its stride, computed as one matrix product.
 
 A set is for x made of exchangeable items: independent draws, or the windows of a series that looks alike all along. One network h
 reads each item, and the embedding is a function of the mean of h over the items, beside the items' mean, log standard
@@ -19,7 +23,7 @@ from reprior.errors import InputError
 __all__ = ["Embedding", "build_embedding", "summary_of"]
 
 SMALLEST = 1e-3  # standard deviation, of standardised entries: keeps its logarithm finite
-KINDS = ("none", "dense", "convolution", "set")
+KINDS = ("none", "dense", "convolution", "patches", "set")
 
 
 @dataclass(frozen=True)
@@ -27,29 +31,40 @@ class Embedding:
     """Settings of an embedding network for x.
 
     Attributes:
-        kind: "none" (x itself), "dense" (fully connected), "convolution" (1-D, for a series) or "set" (exchangeable items).
-        width: the hidden width ("dense", "set") or the number of channels ("convolution").
-        layers: the number of hidden layers.
+        kind: "none" (x itself), "dense" (fully connected), "convolution" (1-D, for a series), "patches" (stretches of a
+            series) or "set" (exchangeable items).
+        width: the hidden width ("dense", "patches", "set") or the number of channels ("convolution").
+        layers: the number of hidden layers (of the network on each patch or item).
         features: the size of the embedding.
-        item: for a "set", the number of neighbouring entries of x that make one item.
+        item: for "patches" and a "set", the number of neighbouring points that make one patch or item.
         step: for a "set", the entries from the start of one item to the next: `item` or more for separate items, less for
             overlapping windows; 0 is `item`.
+        channels: for "patches", the number of series that x holds, one after the other.
+        extra: for "patches", the number of entries after the series that are no part of them (summaries of x, say).
     """
 
-    kind: Literal["none", "dense", "convolution", "set"] = "dense"
+    kind: Literal["none", "dense", "convolution", "patches", "set"] = "dense"
     width: int = 128
     layers: int = 2
     features: int = 48
     item: int = 1
     step: int = 0
+    channels: int = 1
+    extra: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"embedding kind {self.kind!r} is unknown; allowed: {', '.join(KINDS)}")
         if self.step < 0:
             raise InputError(f"embedding step must be at least 0; got {self.step}")
-        if min(self.width, self.layers, self.features, self.item) < 1:
-            raise InputError(f"embedding width, layers, features and item must be at least 1; got {self}")
+        if min(self.width, self.layers, self.features, self.item, self.channels) < 1:
+            raise InputError(f"embedding width, layers, features, item and channels must be at least 1; got {self}")
+        if self.extra < 0:
+            raise InputError(f"embedding extra must be 0 or more; got {self.extra}")
+        if (self.channels > 1 or self.extra) and self.kind != "patches":
+            raise InputError(
+                f"channels and extra go with kind='patches'; got {self.channels} and {self.extra} with kind={self.kind!r}"
+            )
 
 
 class _Convolution(nn.Module):
@@ -66,6 +81,26 @@ class _Convolution(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.nn.functional.silu(self.head(self.stages(x.unsqueeze(-2)).flatten(-2)))
+
+
+class _Patches(nn.Module):
+    """A network on each stretch of points, and a network on all that they give, in order."""
+
+    def __init__(self, settings: Embedding, x_dim: int):
+        super().__init__()
+        self.channels, self.stride, self.extra = settings.channels, settings.item, settings.extra
+        self.side = settings.item // 2
+        window = self.stride + 2 * self.side
+        self.each = _dense([self.channels * window] + [settings.width] * settings.layers)
+        patches = (x_dim - self.extra) // (self.channels * self.stride)
+        self.head = _dense([patches * settings.width + self.extra, 2 * settings.features, settings.features])
+
+    def forward(self, x: Tensor) -> Tensor:
+        series, extra = x.split([x.shape[-1] - self.extra, self.extra], dim=-1)
+        series = nn.functional.pad(series.unflatten(-1, (self.channels, -1)), (self.side, self.side))
+        patches = series.unfold(-1, self.stride + 2 * self.side, self.stride)  # (*, channels, patches, window)
+        found = self.each(patches.movedim(-3, -2).flatten(-2)).flatten(-2)
+        return self.head(torch.cat([found, extra], dim=-1))
 
 
 class _Set(nn.Module):
@@ -136,6 +171,13 @@ def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
                 f"{settings.layers} halvings of a series need at least {2**settings.layers} points; got {x_dim}"
             )
         return _Convolution(settings, x_dim)
+    if settings.kind == "patches":
+        if x_dim <= settings.extra or (x_dim - settings.extra) % (settings.channels * settings.item):
+            raise InputError(
+                f"x of {x_dim} entries is not {settings.channels} series of patches of {settings.item} and "
+                f"{settings.extra} more"
+            )
+        return _Patches(settings, x_dim)
     if settings.kind == "set":
         left = (x_dim - settings.item) % (settings.step or settings.item)
         if x_dim < settings.item or (left and not settings.step):

@@ -1,0 +1,41 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reprior import priors
+from reprior.errors import InputError
+from reprior.lightcurve.known_period import with_period
+from reprior.lightcurve.transit_prior import TransitPrior, impact_parameter
+
+
+def test_without_data_a_known_period_leaves_the_prior_of_the_others():
+    # a and inc do not depend on P under the prior. Standard errors with ESS = 0.8 x 20,000: sd / 126.
+    prior = priors.sample(TransitPrior(), 20_000, seed=0)
+    known, ess = with_period(prior, 4.0, seed=1)
+    assert 0.6 < ess < 1
+    assert (known[:, 3] == 4.0).all()
+    for i in (0, 1, 2):
+        margin = 4 * float(prior[:, i].std()) / 126 * 2**0.5
+        assert float(known[:, i].mean()) == pytest.approx(float(prior[:, i].mean()), abs=margin)
+        assert float(known[:, i].std()) == pytest.approx(float(prior[:, i].std()), rel=0.04)
+
+
+def test_speed_and_impact_parameter_are_kept():
+    # A posterior that knows v = a/P and b, and nothing of P: with P known, a is known too.
+    generator = torch.Generator().manual_seed(2)
+    theta = priors.sample(TransitPrior(), 4_000, seed=3)
+    period = 3.4 + 0.6 * torch.randn(4_000, generator=generator).clamp(-3, 3)
+    theta[:, 3], theta[:, 1] = period, 3.0 * period
+    theta[:, 2] = 180 - torch.rad2deg(torch.arccos(0.4 / theta[:, 1]))  # the mirror image, above 90 degrees
+    known, _ = with_period(theta, 4.0)
+    assert known[:, 1] == pytest.approx(12.0, abs=1e-4)
+    assert impact_parameter(known) == pytest.approx(0.4, abs=1e-3)
+    assert (known[:, 2] < 90).all()
+
+
+def test_bad_input_is_named():
+    with pytest.raises(InputError, match="period must be > 0 days; got -1"):
+        with_period(torch.zeros(3, 8), -1)
+    with pytest.raises(InputError, match=r"shape \(n, 8\); got \(3, 7\)"):
+        with_period(torch.zeros(3, 7), 3.0)
