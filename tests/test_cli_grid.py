@@ -86,9 +86,12 @@ def test_bad_options_are_named(tmp_path):
 
 
 def test_evidence_writes_its_table(tmp_path):
-    result = call("evidence", "--case", "sampler_width", "--out", str(tmp_path))
+    page = tmp_path / "page.md"
+    page.write_text("<!-- table evidence -->\n<!-- end -->\n")
+    result = call("evidence", "--case", "sampler_width", "--out", str(tmp_path), "--page", str(page))
     assert result.exit_code == 0, result.output
     with (tmp_path / "evidence.csv").open() as handle:
         rows = list(csv.DictReader(handle))
     assert [r["regime"] for r in rows] == ["0.02", "0.05", "0.3"]
     assert "sampler_width" in (tmp_path / "tables" / "evidence.md").read_text()
+    assert page.read_text().count("| sampler_width | gaussian |") == 3

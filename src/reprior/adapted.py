@@ -299,15 +299,15 @@ class AdaptedPosterior:
         """The tensors and plain data of the change of prior, without the base."""
         tensors = {f"guidance.{k}": v for k, v in self.guidance.tensors().items()}
         log_r = self.change.log_q
-        learned = self.change.is_ratio and isinstance(log_r, torch.nn.Module)
-        if learned:
-            tensors |= {f"target.{k}": v for k, v in log_r.state_dict().items()}
+        learned: Any = log_r if self.change.is_ratio and isinstance(log_r, torch.nn.Module) else None
+        if learned is not None:
+            tensors |= {f"target.{k}": v for k, v in learned.state_dict().items()}
         if self.change.region is not None:
             tensors["region"] = self.change.region
         meta = {
             "target": priors.to_dict(self.change.target) if self.change.target is not None else None,
             "target_kind": self.change.kind,
-            "target_config": log_r.config() if learned else None,  # pyright: ignore[reportAttributeAccessIssue]
+            "target_config": None if learned is None else learned.config(),
             "outside": None if math.isnan(self.change.outside) else self.change.outside,
             "method": self.method,
             "guidance": self.guidance.config(),

@@ -117,7 +117,7 @@ def report(
 
     found = run_report(adapted, x, out, seed=seed, simulations=simulations)
     typer.echo(str(found))
-    console.print(f"report: {out}")
+    console.print(f"report: {out if out.suffix else out.with_suffix('.html')}")
 
 
 def run() -> None:

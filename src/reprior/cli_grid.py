@@ -14,6 +14,7 @@ console = Console()
 TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
 PARTS = ["posterior", "predictive"]
 Folder = Annotated[Path, typer.Argument(help="Folder of the results.")]
+Page = Annotated[Path | None, typer.Option(help="A Markdown page whose tables are to be filled in.")]
 
 
 def run(
@@ -66,7 +67,7 @@ def run(
 
 def table(
     out: Folder = Path("results"),
-    page: Annotated[Path | None, typer.Option(help="A Markdown page whose tables are to be filled in.")] = None,
+    page: Page = None,
 ) -> None:
     """Show every table beside the paper's numbers; write results.csv and tables/*.md."""
     from rich.markdown import Markdown
@@ -117,12 +118,13 @@ def evidence(
     observations: Annotated[int, typer.Option(help="Observations per case.")] = 10,
     workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
     out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+    page: Page = None,
 ) -> None:
     """Compute, from exact references, the figures of the paper that its stated settings do not give."""
     from rich.markdown import Markdown
 
     from reprior.benchmark.evidence import evidence_cells, evidence_rows
-    from reprior.benchmark.markdown import evidence_table
+    from reprior.benchmark.markdown import evidence_table, fill
     from reprior.benchmark.runner import local_executor, run_grid
     from reprior.benchmark.tables import write_csv
 
@@ -133,6 +135,8 @@ def evidence(
         write_csv(rows, out / "evidence.csv")
         path = evidence_table(rows, out / "tables")
         console.print(Markdown(path.read_text()))
+        if page is not None:
+            console.print(f"filled into {page}: {', '.join(fill(page, out / 'tables'))}")
     report(errors)
 
 

@@ -8,7 +8,8 @@ simulations. What the base says beyond it at x is
 
     I(x) = E_p(theta|x)[ log p(theta | x) - log N(theta; A x + b, C) ]   (nats)
 
-and only a share exp(-I) of the N stored simulations lies where this answer is: N exp(-I) of them carry it.
+and only a share exp(-I) of the N stored simulations lies where this answer is. A local Gaussian in d dimensions has
+d (d + 3) / 2 numbers (means, variances, correlations) to be learned from them: N exp(-I) / (d (d + 3) / 2) for each.
 
 **Left-over information.** theta minus the denoised mean must be unpredictable from x. A ridge regression of that residual
 on hinge functions of the entries of x (and of their sorted values, for a series), fitted on some stored simulations
@@ -41,7 +42,7 @@ LEAST = 0.02  # held-out R^2 that is told from nothing
 
 
 def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
-    """N exp(-I(x)): how many stored simulations carry the base posterior at x.
+    """N exp(-I(x)) / (d (d + 3) / 2): how many stored simulations carry each number of the base posterior at x.
 
     Arguments:
         posterior: the base posterior, with its simulations.
@@ -65,7 +66,8 @@ def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
     gain = gain[torch.isfinite(gain)]
     if len(gain) == 0:
         return math.nan
-    return len(simulations) * math.exp(-max(0.0, float(gain.mean())))
+    numbers = posterior.dim * (posterior.dim + 3) / 2
+    return len(simulations) * math.exp(-max(0.0, float(gain.mean()))) / numbers
 
 
 @dataclass(frozen=True)

@@ -115,8 +115,8 @@ def typical_x(posterior: Posterior, change: PriorChange, n: int, seed: int) -> T
     simulations = posterior.simulations
     if simulations is None:
         raise InputError(
-            "diagnose without an observation needs the stored simulations: give x, or use "
-            "posterior.with_simulations(theta, x)"
+            "diagnose without an observation needs the stored simulations: give x, or attach them with "
+            "posterior.with_simulations(theta, x) (on the command line: --x or --simulations)"
         )
     generator = torch.Generator().manual_seed(seed)
     weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
