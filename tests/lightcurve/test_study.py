@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from reprior import cli
 from reprior.diagnostics import DiagnoseSettings
 from reprior.errors import InputError
+from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.lightcurve import study as module
 from reprior.lightcurve.base import BaseSettings, encode, get_base, simulate_windows
 from reprior.lightcurve.period import Ephemeris
@@ -28,13 +29,13 @@ TRUTH = torch.tensor([0.12, 9.0, 88.0, 3.5, 0.0, 0.35, 0.18, 0.001])
 REFERENCE = Reference(
     k=0.12, a=9.0, inc=88.0, period=3.5, source="simulated", k_error=0.002, a_error=0.2, inc_error=0.5
 )
-BASE = BaseSettings(simulations=3_000, steps=200, batch=128, width=32, blocks=1, features=16)
+BASE = BaseSettings(simulations=2_000, steps=120, batch=128, width=32, blocks=1, features=16)
 SETTINGS = StudySettings(
     base=BASE,
-    accumulate=AccumulateSettings(points=200, checks=20, moves=5),
+    accumulate=AccumulateSettings(points=100, checks=10, moves=5, guidance=RejuvenateSettings(pool=500)),
     competitors={},
-    samples=300,
-    exact=60,
+    samples=200,
+    exact=50,
     stored=1_200,
     diagnosis=DiagnoseSettings(draws=200, pool=500, pairs=0),
 )
@@ -126,7 +127,7 @@ def test_a_base_is_read_again_and_its_name_says_what_differs(folder):
     assert base.simulations is None
     assert base.parameters[0] == "k"
     assert BaseSettings(half_width=0.1).name == "base-0.1d"
-    assert BASE.name == "base-0.5d-simulations3000-steps200-batch128-width32-blocks1-features16"
+    assert BASE.name == "base-0.5d-simulations2000-steps120-batch128-width32-blocks1-features16"
     with pytest.raises(InputError, match="steps must be at least 1; got 0"):
         BaseSettings(steps=0)
 
