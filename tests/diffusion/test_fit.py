@@ -202,6 +202,15 @@ def test_kill_between_checkpoints_repeats_the_steps_since(tmp_path, monkeypatch)
     assert same(whole, resumed)
 
 
+@pytest.fixture
+def heard():
+    """Ctrl-C is heard, as in a program of one's own; a process in the background may have been told to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("heard")
 def test_interrupt_saves_a_whole_step(tmp_path):
     whole = network()
     expected = train(whole)
@@ -226,6 +235,7 @@ def test_interrupt_saves_a_whole_step(tmp_path):
     assert result.history == expected.history
 
 
+@pytest.mark.usefixtures("heard")
 def test_interrupt_without_a_checkpoint_stops_as_well(tmp_path):
     def loss(module: nn.Module, rows: Tensor, generator: Generator) -> Tensor:
         os.kill(os.getpid(), signal.SIGINT)
