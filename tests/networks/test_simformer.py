@@ -326,7 +326,7 @@ def trained() -> SimformerBase:
     )
     torch.manual_seed(0)
     base = SimformerBase(D, M, settings)
-    fit(base, draw_series, steps=150, batch=128, lr=3e-3)
+    fit(base, draw_series, steps=150, batch=64, lr=3e-3)
     return base
 
 
@@ -423,7 +423,7 @@ def test_learns_a_bimodal_posterior():
 
     torch.manual_seed(0)
     base = SimformerBase(1, 3, replace(SMALL, patch=2, masks=MaskMix(1, 0, 0, 0, 0), absent=0.0))
-    fit(base, draw, steps=250, batch=256, lr=4e-3)
+    fit(base, draw, steps=400, batch=96, lr=4e-3)
     theta, x = draw(400, torch.Generator().manual_seed(5))
     grid = torch.linspace(-5, 5, 2001, dtype=torch.float64)
     fit_to_x = (x.double().unsqueeze(1) - slopes * (grid[:, None] ** 2 - 1) / 2**0.5) / noise_sd
