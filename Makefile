@@ -24,7 +24,7 @@ demo: install  ## change a prior end to end, print a table, write out/demo.png a
 	$(BIN)/reprior demo --out out
 
 test: install  ## run the tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2
 
 lint: install  ## ruff and basedpyright
 	$(BIN)/ruff check .

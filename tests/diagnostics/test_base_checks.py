@@ -18,7 +18,7 @@ def test_all_simulations_carry_a_linear_answer():
     posterior, _ = gaussian_posterior(dim=2)
     base = posterior.sample((400,), X[0], seed=1)
     # The linear fit is exact here, so I = 0 up to the noise of 4,000 rows and 150 draws (about .02).
-    assert simulations_behind(posterior, X, base) == pytest.approx(4_000 / 5, rel=0.1)  # five numbers in two dimensions
+    assert simulations_behind(posterior, X, base) == pytest.approx(4_000 / 9, rel=0.1)  # nine cells in two dimensions
 
 
 def test_narrow_answers_rest_on_few_simulations():
@@ -27,7 +27,7 @@ def test_narrow_answers_rest_on_few_simulations():
     base = posterior.sample((400,), X[0], seed=1)
     gain = 2 * (0.1**2 / 2 - 0.5 - math.log(0.1))
     # I is an average over 150 draws of terms with a standard deviation of about 1: error .08; four of them.
-    assert math.log(4_000 / 5 / simulations_behind(posterior, X, base)) == pytest.approx(gain, abs=0.33)
+    assert math.log(4_000 / 9 / simulations_behind(posterior, X, base)) == pytest.approx(gain, abs=0.33)
 
 
 def test_nothing_is_left_over_by_the_exact_base():

@@ -17,6 +17,7 @@ from reprior.guidance.density_ratio import RatioSettings
 from reprior.guidance.prior_guide import MonteCarloSettings
 from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.networks.ratio import RatioNetworkSettings
+from reprior.sequential.result import verdict_of
 from reprior.sequential.settings import AccumulateSettings, MonteCarloUpdateSettings, RatioUpdateSettings
 
 C = 0.3
@@ -166,3 +167,23 @@ def test_bad_input(change, message):
 def test_bad_settings():
     with pytest.raises(InputError, match="points >= 100"):
         AccumulateSettings(points=5)
+
+
+@pytest.mark.parametrize(
+    ("details", "verdict"),
+    [
+        ({}, "ok"),
+        ({"ess": 0.1, "k_hat": 0.2}, "ok"),
+        ({"ess": 0.001, "k_hat": 0.2}, "caution: about 10 of 10000"),
+        ({"ess": 0.0001, "k_hat": 0.2}, "do not trust: about 1 of 10000"),
+        ({"ess": 0.1, "k_hat": 0.9}, "caution: heavy-tailed"),
+        ({"ess": 0.001, "k_hat": 0.9, "agreement": 0.97, "moved": 0.2}, "ok"),
+        ({"ess": 0.0001, "agreement": 0.97, "moved": 0.2}, "caution: about 1 of 10000"),
+        ({"ess": 0.1, "agreement": 0.5, "moved": 0.2}, "caution: the fitted sum"),
+        ({"ess": 0.1, "agreement": 0.1, "moved": 0.2}, "do not trust: the fitted sum"),
+        ({"ess": 0.1, "agreement": 0.97, "moved": 1.4}, "caution: the guided draws were 1.4"),
+    ],
+)
+def test_the_verdict_follows_the_figures(details, verdict):
+    info = reprior.Info("rejuvenate", 100, 1, 0.0, 0.0, details=details)
+    assert verdict_of(info, 10_000).startswith(verdict)

@@ -8,8 +8,8 @@ simulations. What the base says beyond it at x is
 
     I(x) = E_p(theta|x)[ log p(theta | x) - log N(theta; A x + b, C) ]   (nats)
 
-and only a share exp(-I) of the N stored simulations lies where this answer is. A local Gaussian in d dimensions has
-d (d + 3) / 2 numbers (means, variances, correlations) to be learned from them: N exp(-I) / (d (d + 3) / 2) for each.
+and only a share exp(-I) of the N stored simulations lies where this answer is. To see a shape in d dimensions some are
+needed in each cell of a grid of three cells a side: N exp(-I) / 3^d (with d at most 6 here) is how many there are.
 
 **Left-over information.** theta minus the denoised mean must be unpredictable from x. A ridge regression of that residual
 on hinge functions of the entries of x (and of their sorted values, for a series), fitted on some stored simulations
@@ -30,6 +30,7 @@ from reprior.simulations import Standardizer
 
 __all__ = ["LeftOver", "find_left_over", "simulations_behind"]
 
+GRID_DIM = 6  # beyond, no number of simulations fills a grid, and none is asked for
 DENSITY_DRAWS = 150
 DENSITY_STEPS = 16
 ROWS = 20_000  # stored simulations that the regressions use
@@ -42,7 +43,7 @@ LEAST = 0.02  # held-out R^2 that is told from nothing
 
 
 def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
-    """N exp(-I(x)) / (d (d + 3) / 2): how many stored simulations carry each number of the base posterior at x.
+    """N exp(-I(x)) / 3^d: how many stored simulations there are in each cell of a grid over the base posterior at x.
 
     Arguments:
         posterior: the base posterior, with its simulations.
@@ -66,8 +67,7 @@ def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
     gain = gain[torch.isfinite(gain)]
     if len(gain) == 0:
         return math.nan
-    numbers = posterior.dim * (posterior.dim + 3) / 2
-    return len(simulations) * math.exp(-max(0.0, float(gain.mean()))) / numbers
+    return len(simulations) * math.exp(-max(0.0, float(gain.mean()))) / 3 ** min(posterior.dim, GRID_DIM)
 
 
 @dataclass(frozen=True)

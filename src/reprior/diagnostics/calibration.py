@@ -76,7 +76,7 @@ class Calibration:
 
 
 def calibrate(
-    adapted: AdaptedPosterior, pairs: int = 300, draws: int = 50, least: float = 50.0, seed: int = 0
+    adapted: AdaptedPosterior, pairs: int = 300, draws: int = 50, least: float = 30.0, seed: int = 0
 ) -> Calibration:
     """Calibrates an adapted posterior on stored pairs resampled towards q.
 
@@ -200,7 +200,7 @@ def _lighter(guidance: Guidance) -> Guidance | None:
         return SIRGuidance(guidance.change, replace(guidance.settings, pool=min(POOL, guidance.settings.pool)))
     if isinstance(guidance, TransportGuidance):
         light = copy.copy(guidance)
-        light.probes = PROBES
+        light.probes, light.component_draws = PROBES, POOL
         light.fallback = None if guidance.fallback is None else _lighter(guidance.fallback)
         return light
     return None

@@ -34,7 +34,7 @@ class Thresholds:
         reweighted: classifier accuracy, adapted against reweighted base samples; bad when high.
         agreement: classifier accuracy between two methods; bad when high.
         correction: ESS/N of the importance correction; bad when low.
-        behind: how many stored simulations carry each number of the base posterior at x; bad when low.
+        behind: stored simulations in each of 3^d cells over the base posterior at x; bad when low.
         leftover: the shift that the base misses at x, in standard deviations of the adapted posterior; bad when high.
         sampling: the share of adapted draws that is finite and inside the support; bad when low.
     """
@@ -44,13 +44,13 @@ class Thresholds:
     ess: tuple[float, float] = (2e-3, 5e-4)
     gap: tuple[float, float] = (5.0, 8.0)
     k_hat: tuple[float, float] = (0.7, 1.0)
-    pairs: tuple[float, float] = (50.0, 0.0)
-    sbc: tuple[float, float] = (0.01, 1e-5)
-    tarp: tuple[float, float] = (0.01, 1e-5)
-    reweighted: tuple[float, float] = (0.57, 0.65)
+    pairs: tuple[float, float] = (30.0, 0.0)
+    sbc: tuple[float, float] = (0.003, 1e-5)
+    tarp: tuple[float, float] = (0.003, 1e-5)
+    reweighted: tuple[float, float] = (0.55, 0.65)
     agreement: tuple[float, float] = (0.57, 0.65)
     correction: tuple[float, float] = (0.5, 0.1)
-    behind: tuple[float, float] = (80.0, 10.0)
+    behind: tuple[float, float] = (6.0, 1.0)
     leftover: tuple[float, float] = (0.5, 1.0)
     sampling: tuple[float, float] = (1.0, 0.99)
 
@@ -123,8 +123,8 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "behind": (
         "Simulations behind the base posterior",
-        "Stored simulations that lie where the base posterior is, beyond what a linear fit explains, for each mean, "
-        "variance and correlation of it. Few: it is narrower than they can resolve.",
+        "Stored simulations that lie where the base posterior is, beyond what a linear fit explains, in each cell of a "
+        "grid of three cells a side. Few: it is narrower than they can resolve.",
     ),
     "leftover": (
         "Information the base left in the data",

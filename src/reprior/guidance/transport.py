@@ -119,6 +119,7 @@ class TransportGuidance(Guidance):
 
     name = "transport"
     probes = SOME_DRAWS  # base draws that tell how wide a posterior is
+    component_draws = COMPONENT_DRAWS  # base draws that tell how much each component of a mixture weighs
 
     def __init__(self, change: PriorChange, noise: str, fallback: Guidance | None = None):
         self.change, self.fallback = change, fallback
@@ -182,7 +183,7 @@ class TransportGuidance(Guidance):
         if len(self.quadratics) == 1:
             return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator), {}
         shares_sampler = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
-        pool = chunked(denoiser, COMPONENT_DRAWS, shares_sampler, generator)
+        pool = chunked(denoiser, self.component_draws, shares_sampler, generator)
         log_z = torch.stack([torch.logsumexp(q(pool), 0) for q in self.quadratics])  # (components, K)
         shares = torch.softmax(log_z, 0)
         pick = torch.multinomial(shares.T.cpu(), n, replacement=True, generator=generator).T.to(pool.device)

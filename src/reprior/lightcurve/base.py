@@ -95,7 +95,7 @@ class BaseSettings:
         """The network's settings."""
         extra = len(SUMMARIES)
         patches = Embedding("patches", width=36, layers=2, features=self.features, item=8, channels=2, extra=extra)
-        return MLPSettings("diagonal", self.width, self.blocks, patches, LAW)
+        return MLPSettings("diagonal", self.width, self.blocks, patches, law=LAW)
 
     @property
     def training(self) -> Training:

@@ -15,6 +15,7 @@ from reprior.posterior import Posterior
 __all__ = ["Update", "Updates", "verdict_of"]
 
 TRUSTED, DOUBTED = 0.8, 0.3  # ESS/N of the weights between exact and fitted sum
+FAR = 1.0  # a shift of the mean by the Metropolis moves, in standard deviations, that they may not have finished
 FEW, VERY_FEW = 20.0, 2.0  # base draws that the carried prior leaves over
 HEAVY = 0.7  # k-hat
 
@@ -79,13 +80,18 @@ def verdict_of(info: Info, pool: int) -> str:
         pool: the number of base draws behind its ESS.
     """
     details = info.details
-    agreement, ess, k_hat = (details.get(name) for name in ("agreement", "ess", "k_hat"))
-    if agreement is not None and agreement < TRUSTED:
-        word = "caution" if agreement >= DOUBTED else "do not trust"
-        return f"{word}: the fitted sum of log-densities differs from the exact one (ESS/N {agreement:.2f})"
-    if ess is not None and ess * pool < FEW:
-        word = "caution" if ess * pool >= VERY_FEW else "do not trust"
-        return f"{word}: about {ess * pool:.0f} of {pool} base draws at this observation agree with those before it"
-    if agreement is None and k_hat is not None and k_hat > HEAVY:
-        return f"caution: heavy-tailed weights of the carried prior (k-hat {k_hat:.2f})"
+    left = details.get("ess", 1.0) * pool
+    few = f"about {left:.0f} of {pool} base draws at this observation agree with those before it"
+    if "agreement" in details:  # the samples were moved under the exact sum: few draws to begin with do no harm
+        agreement, moved = details["agreement"], details.get("moved", 0.0)
+        if agreement < TRUSTED:
+            word = "caution" if agreement >= DOUBTED else "do not trust"
+            return f"{word}: the fitted sum of log-densities differs from the exact one (ESS/N {agreement:.2f})"
+        if moved > FAR:
+            return f"caution: the guided draws were {moved:.1f} standard deviations off before they were moved"
+        return "ok" if left >= VERY_FEW else f"caution: {few}"
+    if left < FEW:
+        return f"{'caution' if left >= VERY_FEW else 'do not trust'}: {few}"
+    if details.get("k_hat", 0.0) > HEAVY:
+        return f"caution: heavy-tailed weights of the carried prior (k-hat {details['k_hat']:.2f})"
     return "ok"
