@@ -56,7 +56,7 @@ def run(
         int, typer.Option(help="Samples of the exact posterior, for comparison; 0 leaves it out.")
     ] = 1_000,
     simulations: Annotated[int, typer.Option(help="Simulations of the base.")] = 300_000,
-    steps: Annotated[int, typer.Option(help="Training steps of the base.")] = 16_000,
+    steps: Annotated[int, typer.Option(help="Training steps of the base.")] = 20_000,
     seed: Seed = 0,
     threads: Threads = 1,
 ) -> None:

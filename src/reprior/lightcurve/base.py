@@ -64,7 +64,7 @@ class BaseSettings:
     half_width: float = 0.5
     points: int = 128
     simulations: int = 300_000
-    steps: int = 16_000
+    steps: int = 20_000
     batch: int = 256
     width: int = 128
     blocks: int = 3
