@@ -16,6 +16,7 @@ from exact import gaussian_posterior
 import reprior
 from reprior.errors import InputError
 from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.loading import rebuild_adapted
 from reprior.sequential.settings import AccumulateSettings
 
 POSTERIOR, _ = gaussian_posterior(dim=2, c=0.3, rho=0.4, noise="diagonal")
@@ -108,8 +109,7 @@ def test_another_run_is_not_taken_for_this_one(tmp_path, change, name):
 
 def test_an_adapted_posterior_of_a_run_is_saved_like_any_other(tmp_path):
     adapted = go(None, x=X[:2])[-1].adapted
-    tensors, meta = adapted.to_parts()  # pyright: ignore[reportAttributeAccessIssue]
-    from reprior.loading import rebuild_adapted
-
+    assert isinstance(adapted, reprior.AdaptedPosterior)
+    tensors, meta = adapted.to_parts()
     again = rebuild_adapted(POSTERIOR, tensors, meta)
     assert torch.equal(again.sample((50,), X[1], seed=0), adapted.sample((50,), X[1], seed=0))
