@@ -228,3 +228,20 @@ def test_ratio_under_transport_finds_a_target_that_is_no_gaussian():
 def test_ratio_under_transport_needs_posterior_weights():
     with pytest.raises(InputError, match="weights='posterior'; got 'joint'"):
         replace(settings(10), under="transport", weights="joint")
+
+
+def test_too_few_effective_draws_leave_the_anchor_as_it_is(pool):
+    few = replace(pool, ess=1 / pool.draws)  # one effective draw per observation
+    chosen = settings(30, "choose")
+    guidance = learn_ratio(POSTERIOR, CHANGE, "nre", chosen, 0, progress=False, pool=few)
+    assert guidance.settings == chosen
+    assert guidance.result is not None
+    assert (guidance.result.steps, guidance.result.stopped) == (0, "not trained")
+    # The anchor is exact for this Gaussian posterior; its covariance comes from 200 draws, 7 % in a standard deviation.
+    assert max(errors(guidance)) < 0.1
+
+
+def test_a_training_of_few_steps_is_still_a_training(pool):
+    guidance = learn_ratio(POSTERIOR, CHANGE, "nre", settings(1), 0, progress=False, pool=pool)
+    assert guidance.result is not None
+    assert guidance.result.stopped == "steps"

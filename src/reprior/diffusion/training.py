@@ -98,7 +98,7 @@ class FitResult:
         best_loss: its held-out loss.
         history: (step, held-out loss) pairs.
         seconds: training time, over all resumed parts.
-        stopped: why it ended: "steps" or "patience".
+        stopped: why it ended: "steps" or "patience"; or "not trained".
     """
 
     steps: int

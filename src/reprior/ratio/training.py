@@ -149,10 +149,10 @@ def learn_ratio(
     options = {"on": (True,), "off": (False,), "choose": (True, False)}[settings.anchor]
     if not wants_anchor:
         options = (False,)
-    held_out, seconds = {}, 0.0
+    held_out, seconds, as_it_is = {}, 0.0, False
     if len(options) > 1 and pool.draws and pool.ess * pool.draws < FEWEST:
         # So few draws carry the weights that their own normalisation is off: they can neither teach nor judge.
-        settings, options = replace(settings, training=replace(settings.training, steps=1)), (True,)
+        options, as_it_is = (True,), True
     if len(options) > 1:  # a short trial of each decides which is trained
         short = replace(settings, training=replace(settings.training, steps=max(1, settings.training.steps // TRIAL)))
         for on in options:
@@ -160,7 +160,7 @@ def learn_ratio(
             held_out["anchor" if on else "plain"] = tried.best_loss
             seconds += tried.seconds
         options = (held_out["anchor"] < held_out["plain"],)
-    model, result = _fit_one(posterior, pool, rows, anchor, estimator, settings, seed, options[0], progress)
+    model, result = _fit_one(posterior, pool, rows, anchor, estimator, settings, seed, options[0], progress, as_it_is)
     notes = {
         "training_ess": pool.ess,
         "anchored": model.anchored,
@@ -191,6 +191,7 @@ def _fit_one(
     seed: int,
     anchored: bool,
     progress: bool,
+    as_it_is: bool = False,
 ) -> tuple[RatioModel, FitResult]:
     device = posterior.device
     with torch.no_grad():
@@ -220,6 +221,8 @@ def _fit_one(
     start = {k: v.clone() for k, v in model.state_dict().items()}
     with torch.no_grad():
         untrained = validate(model)
+    if as_it_is:
+        return model.requires_grad_(False), FitResult(0, 0, untrained, [], 0.0, "not trained")
     result = fit(
         model,
         lambda module, i, _: value(module, kept[i]),
@@ -230,9 +233,7 @@ def _fit_one(
         label=f"{estimator} ratio" + (" with anchor" if anchored else ""),
         progress=progress,
     )
-    if (
-        untrained < result.best_loss or settings.training.steps == 1
-    ):  # the anchor alone is better than what few weighted draws can teach
+    if untrained < result.best_loss:  # the anchor alone is better than what few weighted draws can teach
         model.load_state_dict(start)
         result = replace(result, best_step=0, best_loss=untrained)
     return model.requires_grad_(False), result

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import InputError
-from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.density_ratio import PAPER, RatioSettings
 from reprior.guidance.prior_guide import MonteCarloSettings
 from reprior.guidance.rejuvenate import RejuvenateSettings
-from reprior.networks.ratio import RatioNetworkSettings
 
 __all__ = ["AccumulateSettings", "MonteCarloUpdateSettings", "RatioUpdateSettings", "settings_of"]
 
@@ -85,36 +84,13 @@ class MonteCarloUpdateSettings:
     sampler: Sampler = PAPER_SAMPLER
 
 
-PAPER_RATIO = Training(
-    steps=16_000,
-    batch=4_096,
-    learning_rate=1e-3,
-    schedule="constant",
-    weight_decay=0.01,
-    ema=0.0,
-    evaluate_every=500,
-    patience=1_000,
-)
+PAPER_RATIO = replace(PAPER.training, steps=16_000, learning_rate=1e-3, validation=Training().validation)
 PAPER_UPDATE = RatioUpdateSettings(
     ratio=PAPER_RATIO,
-    guidance=RatioSettings(
-        weights="joint",
-        anchor="off",
-        observations=420,
-        draws=1_000,
-        time="vp",
-        network=RatioNetworkSettings(width=256, layers=4, time="fourier", time_features=16),
-        training=Training(
-            steps=26_000,
-            batch=4_096,
-            learning_rate=1e-4,
-            schedule="constant",
-            weight_decay=0.01,
-            ema=0.0,
-            evaluate_every=500,
-            patience=1_000,
-            validation=0.02,
-        ),
+    guidance=replace(
+        PAPER,
+        network=replace(PAPER.network, time_features=16),
+        training=replace(PAPER.training, steps=26_000, learning_rate=1e-4),
         sampler=PAPER_SAMPLER,
     ),
     here=False,
