@@ -72,9 +72,28 @@ def test_only_the_parameters_count_in_standardised_units():
     assert torch.equal(change(z), change(z[..., :2]))
 
 
-def test_weights_average_to_one():
-    weights = make_change(P, Q, SCALE, 0).weights(torch.randn(100, 4, 2, generator=torch.Generator().manual_seed(0)))
-    assert torch.allclose(weights.mean(0), torch.ones(4), atol=1e-5)
+def test_draws_beyond_the_simulations_have_no_weight():
+    # The rarest of 50,000 draws of a Gaussian in two dimensions lies about sqrt(2 log 50,000) = 4.65 sd out.
+    wide = Independent(Normal(P.mean, 2 * P.stddev), 1)
+    change = make_change(P, wide, SCALE, 0)
+    out = torch.cat([torch.linspace(0, 3.8, 995), torch.tensor([5.8, 6.5, 10.0, 100.0, 1e4])])
+    theta = P.mean + out[:, None] * P.stddev / 2**0.5
+    log_w = change.log_w(SCALE.forward(theta))
+    assert torch.allclose(log_w[:-5], change.log_r(theta)[:-5], atol=1e-3)
+    assert bool((log_w[-5:] == -torch.inf).all())
+
+
+def test_a_posterior_that_lies_beyond_the_simulations_keeps_its_draws():
+    change = make_change(P, Q, SCALE, 0)
+    near, far = P.mean.expand(400, 2), P.mean + torch.linspace(6, 8, 400)[:, None] * P.stddev
+    log_w = change.log_w(SCALE.forward(torch.stack([near, far], 1)))
+    assert bool(torch.isfinite(log_w).all())
+
+
+def test_a_flat_prior_has_no_rare_draws():
+    change = make_change(BOX, lambda theta: -theta.sum(-1), UNIT, 0)
+    theta = priors.sample(BOX, 5_000, 1)
+    assert torch.allclose(change.log_w(UNIT.forward(theta)), change.log_r(theta), atol=1e-3)
 
 
 def test_scipy_prior_has_values_and_no_gradient():

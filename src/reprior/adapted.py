@@ -184,7 +184,7 @@ class AdaptedPosterior:
             theta = self._fill(theta, bad, denoiser, sampler, generator)
         log_w = notes.pop("log_w", None)
         if log_w is None:
-            log_w = self.change(chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, generator)).cpu()
+            log_w = self.change.log_w(chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, generator)).cpu()
         notes, warnings = _judge(log_w, notes)
         seconds = time.monotonic() - began
         info = Info(self.method, n, len(x), seconds, rejected, self.why, (*self.warnings, *warnings), notes)

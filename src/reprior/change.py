@@ -22,6 +22,8 @@ from reprior.simulations import Standardizer
 __all__ = ["PriorChange", "make_change"]
 
 CHECKED = 10_000  # draws of q that are checked against the support of p
+KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
+FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class PriorChange:
         differentiable: whether log r has a gradient that autograd can take.
         region: draws of theta, with shape (n, d), over which log r is known, where that is not all of p (a ratio that was
             fitted to a posterior); None otherwise.
+        reach: the least log p that a simulation is likely to have had; see `least_log_p`.
     """
 
     prior: Any
@@ -52,6 +55,7 @@ class PriorChange:
     same: bool = False
     differentiable: bool = True
     region: Tensor | None = None
+    reach: float = -float("inf")
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""
@@ -67,10 +71,31 @@ class PriorChange:
         here = self.scale.shift.device
         return self.log_r(self.scale.inverse(z[..., :d].to(here))).to(z.device)
 
-    def weights(self, z: Tensor, dim: int = 0) -> Tensor:
-        """Self-normalised weights of standardised draws, with shape (n, K, D); they average to one along ``dim``."""
-        log_w = self(z)
-        return torch.softmax(log_w, dim) * log_w.shape[dim]
+    def log_w(self, z: Tensor, least: Tensor | None = None) -> Tensor:
+        """Log weights of base draws: log r, and -inf for the stray ones, with shape (n, *).
+
+        A network extrapolates beyond the simulations, and where q is wider than p, r grows without limit there: a stray
+        draw would take all the weight.
+
+        Arguments:
+            z: standardised draws, n of each posterior, with shape (n, *, D).
+            least: the least log p of a draw that is kept, with shape (*); `least_log_p` of these draws if None.
+        """
+        least = self.least_log_p(z) if least is None else least
+        return torch.where(self._log_p(z) < least, -torch.inf, self(z))
+
+    def least_log_p(self, z: Tensor) -> Tensor:
+        """Below which log p a draw of these posteriors is stray, with shape (*), for draws with shape (n, *, D).
+
+        It is the reach where nearly all of a posterior lies within it. One that lies further out has no limit: what it
+        knows is extrapolated as a whole.
+        """
+        beyond = (self._log_p(z) < self.reach).float().mean(0)
+        return torch.where(beyond < FEW, self.reach, -torch.inf)
+
+    def _log_p(self, z: Tensor) -> Tensor:
+        theta = self.scale.inverse(z[..., : len(self.scale.shift)].to(self.scale.shift.device))
+        return priors.log_prob(self.prior, theta).to(z.device)
 
     def without(self, part: Callable[[Tensor], Tensor]) -> PriorChange:
         """The change that is left when a part of log r (of standardised parameters) is taken out of it."""
@@ -182,17 +207,13 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
         raise SupportError("the target prior has no mass on any of 1,000 draws of the training prior")
     finite = log_r[torch.isfinite(log_r)]
     same = len(finite) == len(log_r) and float(finite.max() - finite.min()) < 1e-4
-    return PriorChange(
-        change.prior,
-        change.target,
-        change.log_q,
-        change.is_ratio,
-        change.kind,
-        change.scale,
-        change.outside,
-        same,
-        _has_gradient(change, theta[torch.isfinite(log_r)][-64:], seed),
-    )
+    gradient = _has_gradient(change, theta[torch.isfinite(log_r)][-64:], seed)
+    return replace(change, same=same, differentiable=gradient, reach=_reach(change.prior))
+
+
+def _reach(prior: Any) -> float:
+    """The least log p of many draws of p; the same for the same prior, whatever the seed of the change."""
+    return float(priors.log_prob(prior, priors.sample(prior, KNOWN, 0)).min()) - 1e-3  # for rounding, where p is flat
 
 
 def _has_gradient(change: PriorChange, theta: Tensor, seed: int) -> bool:

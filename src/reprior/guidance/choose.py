@@ -66,7 +66,7 @@ def look(posterior: Posterior, change: PriorChange, seed: int) -> tuple[float, s
     generator = torch.Generator().manual_seed(seed)
     x = _typical(posterior, change, generator)
     pool = chunked(posterior.condition(x), DRAWS, Sampler(steps=16), generator)
-    log_w = change(pool).cpu()
+    log_w = change.log_w(pool).cpu()
     ess = float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
     return ess, f"ESS/N of the prior-ratio weights is about {ess:.2g}"
 

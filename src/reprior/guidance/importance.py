@@ -67,7 +67,7 @@ class SIRGuidance(Guidance):
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pool = chunked(denoiser, self.settings.pool, sampler, generator)
-        log_w = self.change(pool).cpu()
+        log_w = self.change.log_w(pool).cpu()
         kept, copies = [], []
         for k in range(pool.shape[1]):
             index = systematic(log_w[:, k], n, generator)

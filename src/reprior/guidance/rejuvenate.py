@@ -33,7 +33,8 @@ from reprior.guidance.transport import Transported, largest_noise, why_not
 __all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
 
 POOL_STEPS = 32  # what is noised and denoised again gains nothing from a finer pool
-SPARE = 0.2  # where the target is bounded, more draws by this part, in place of those that end outside
+SPARE = 0.2  # where some weights are zero, more draws by this part, in place of those that end outside
+AGAIN = 5  # how often more are drawn where that was not enough
 
 
 @dataclass(frozen=True)
@@ -124,12 +125,13 @@ class RejuvenateGuidance(Guidance):
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
-        log_w = self.change(pools).cpu()
+        least = self.change.least_log_p(pools)
+        log_w = self.change.log_w(pools, least).cpu()
         if bool((log_w == -torch.inf).all(0).any()):
             raise InputError("all weights are zero: no base sample has mass under the target prior")
         out, notes = [], {"ess": [], "s0": [], "stages": []}
         for k in range(pools.shape[1]):
-            theta, s0, stages = self._move(denoiser.select(k), pools[:, k], log_w[:, k], n, generator)
+            theta, s0, stages = self._move(denoiser.select(k), pools[:, k], log_w[:, k], least[k], n, generator)
             out.append(theta)
             notes["ess"].append(metrics.ess(log_w[:, k]))
             notes["s0"].append(s0)
@@ -137,10 +139,11 @@ class RejuvenateGuidance(Guidance):
         return torch.stack(out, 1), {**notes, "below": self.below, "log_w": log_w}
 
     def _move(
-        self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, n: int, generator: Generator
+        self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, least: Tensor, n: int, generator: Generator
     ) -> tuple[Tensor, float, int]:
         """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x)."""
         power, stages, s0 = 0.0, 0, 0.0
+        source = members = pool
         precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
         first = log_w = log_w.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
         spare = 0 if bool(torch.isfinite(first).all()) else int(SPARE * n) + 10
@@ -155,10 +158,16 @@ class RejuvenateGuidance(Guidance):
             # What a step keeps still descends from few members of the first pool, unless noise melts them together.
             ess = min(metrics.ess(members), metrics.ess(power * first))
             s0 = self._level(denoiser, pool[index[:64]], spread, ess * len(pool), power)
-            pool = self._melt(denoiser, pool[index], s0, precision, power, generator)
-            log_w = self.change(pool).cpu()
-        inside = torch.isfinite(log_w)
-        return torch.cat([pool[inside], pool[~inside]])[:n], s0, stages
+            source, pool = pool, self._melt(denoiser, pool[index], s0, precision, power, generator)
+            log_w = self.change.log_w(pool, least).cpu()
+        inside, outside = pool[torch.isfinite(log_w)], pool[~torch.isfinite(log_w)]
+        for _ in range(AGAIN):
+            if len(inside) >= n:
+                break
+            index = systematic(members, n, generator)
+            pool = self._melt(denoiser, source[index], s0, precision, 1.0, generator)
+            inside = torch.cat([inside, pool[torch.isfinite(self.change.log_w(pool, least))]])
+        return torch.cat([inside, outside])[:n], s0, stages
 
     def _rise(self, log_w: Tensor, most: float) -> float:
         """The largest step of the power that keeps the ESS."""

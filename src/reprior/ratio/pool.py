@@ -140,7 +140,7 @@ def posterior_pool(
         denoiser = bound(posterior, x[i : i + block], observed is not None, under)
         parts.append(chunked(denoiser, draws, sampler, generator).cpu())
     pool = torch.cat(parts, dim=1)  # (draws, K, D)
-    log_r = change(pool) if under is None else change(pool) - under(pool)
+    log_r = change.log_w(pool) if under is None else change.log_w(pool) - under(pool)
     _check_mass(log_r)
     weight = torch.softmax(log_r, 0) * draws
     ess = float(torch.tensor([share(log_r[:, k]) for k in range(len(x))]).median())
@@ -185,7 +185,7 @@ def joint_pool(
         denoiser = posterior.base.condition(x[chosen].to(posterior.device), predict=observed is not None)
     more = chunked(denoiser, draws, sampler, generator).cpu()
     every = torch.cat([theta, more.transpose(0, 1).reshape(-1, theta.shape[1])])
-    log_r = change(every)
+    log_r = change.log_w(every)
     _check_mass(log_r)
     index = torch.cat([torch.arange(len(x)), chosen.repeat_interleave(draws)])
     # Random order of the observations, so that the held-out ones are a fair sample.
