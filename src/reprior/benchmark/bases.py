@@ -49,7 +49,7 @@ PAPER_TRAINING = Training(
 THETA_ONLY = SimformerSettings(masks=MaskMix(1, 0, 0, 0, 0), absent=0.0)
 SIMFORMER_RECIPES: dict[str, tuple[SimformerSettings, Training]] = {
     "two_moons": (THETA_ONLY, Training(steps=5_000, batch=128)),
-    "slcp": (THETA_ONLY, Training(steps=6_000, batch=128)),
+    "slcp": (replace(THETA_ONLY, patch=2), Training(steps=12_000, batch=128)),  # x is four points in the plane
     "gaussian_linear": (THETA_ONLY, Training(steps=1_000, batch=128)),
     "oup": (SimformerSettings(), Training(steps=4_000, batch=128)),
 }
