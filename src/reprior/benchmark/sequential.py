@@ -201,7 +201,7 @@ def summarise(paths: list[Path]) -> list[dict[str, Any]]:
 
 
 def figure(rows: list[dict[str, Any]], path: Path) -> Path:
-    """Each metric against n, one row of panels for each task; a dotted line at the goal."""
+    """Each metric against n, mean and worst over theta, one row of panels for each task; a dotted line at the goal."""
     import matplotlib.pyplot as plt
 
     names = {"mean_error": "error of the mean / sd", "sd_error": "relative error of the sd", "c2st_fast": "C2ST (fast)"}
@@ -222,7 +222,9 @@ def figure(rows: list[dict[str, Any]], path: Path) -> Path:
                 title=task.replace("_", " "),
                 xlabel="observations n" if i == len(shown) - 1 else "",
             )
-    axes[0, 0].legend(fontsize=8)
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    worst, goal = axes[0, 0].plot([], [], "k--", lw=0.8)[0], axes[0, 0].plot([], [], ":", color="grey")[0]
+    axes[0, 0].legend([*lines, worst, goal], [*labels, "worst of the thetas", "goal"], fontsize=8)
     fig.tight_layout()
     path.parent.mkdir(parents=True, exist_ok=True)
     fig.savefig(path, dpi=120)
