@@ -330,7 +330,7 @@ def test_check_x_keeps_values_and_makes_rows():
 # --- simulations --------------------------------------------------------------------------------------------
 
 
-def test_simulations_can_be_attached():
+def test_simulations_can_be_attached(monkeypatch):
     posterior, prior = gaussian_posterior(dim=2)
     bare = Posterior(posterior.base, posterior.scales, prior, None, ("a", "b"))
     theta = priors.sample(prior, 30, 0)
@@ -341,7 +341,9 @@ def test_simulations_can_be_attached():
     assert torch.equal(kept.x, theta + 1)
     assert kept.parameters == ("a", "b")
     x = theta + 1
-    x[0, 0] = NAN  # missing, not failed
-    assert len(bare.with_simulations(theta, x).simulations) == 30  # pyright: ignore[reportArgumentType]
+    x[0, 0] = NAN  # failed, as in training; or missing, where the base takes that
+    for takes_missing, rows in ((False, 29), (True, 30)):
+        monkeypatch.setattr(posterior.base, "takes_missing", takes_missing, raising=False)
+        assert len(bare.with_simulations(theta, x).simulations) == rows  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError):
         bare.with_simulations(theta[:, :1], theta)

@@ -238,12 +238,13 @@ class AdaptedPosterior:
             draws: base draws.
             seed: makes it repeatable.
         """
-        r = self._log_r_draws(x, draws, seed).double().exp()
+        r = self._log_w_draws(x, draws, seed).double().exp()
         return float(r.mean()), float(r.std() / math.sqrt(draws))
 
-    def _log_r_draws(self, x: Tensor, draws: int, seed: int) -> Tensor:
+    def _log_w_draws(self, x: Tensor, draws: int, seed: int) -> Tensor:
         x = check_x(x, self.posterior.x_dim, single=True)
-        return self.change.log_r(self.posterior.sample((draws,), x, seed=seed))
+        theta = self.posterior.sample((draws,), x, seed=seed)
+        return self.change.log_w(self.change.scale.forward(theta))
 
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0) -> Tensor:
         """log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x); -inf outside the support.
@@ -256,8 +257,8 @@ class AdaptedPosterior:
             seed: makes Z(x) repeatable.
         """
         log_p = self.posterior.log_prob(theta, x, steps)
-        log_r = self._log_r_draws(x, draws, seed).double()
-        log_z = torch.logsumexp(log_r, 0) - math.log(draws)
+        log_w = self._log_w_draws(x, draws, seed).double()
+        log_z = torch.logsumexp(log_w, 0) - math.log(draws)
         inside = torch.isfinite(priors.log_prob(self.posterior.prior, theta))
         value = log_p + self.change.log_r(theta) - log_z.to(theta.dtype)
         return torch.where(inside, value, torch.full_like(value, -torch.inf))

@@ -19,7 +19,7 @@ from reprior import priors
 from reprior.errors import InputError, SupportError
 from reprior.simulations import Standardizer
 
-__all__ = ["PriorChange", "make_change"]
+__all__ = ["PriorChange", "make_change", "reach_of"]
 
 CHECKED = 10_000  # draws of q that are checked against the support of p
 KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
@@ -208,10 +208,10 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
     finite = log_r[torch.isfinite(log_r)]
     same = len(finite) == len(log_r) and float(finite.max() - finite.min()) < 1e-4
     gradient = _has_gradient(change, theta[torch.isfinite(log_r)][-64:], seed)
-    return replace(change, same=same, differentiable=gradient, reach=_reach(change.prior))
+    return replace(change, same=same, differentiable=gradient, reach=reach_of(change.prior))
 
 
-def _reach(prior: Any) -> float:
+def reach_of(prior: Any) -> float:
     """The least log p of many draws of p; the same for the same prior, whatever the seed of the change."""
     return float(priors.log_prob(prior, priors.sample(prior, KNOWN, 0)).min()) - 1e-3  # for rounding, where p is flat
 

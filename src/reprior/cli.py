@@ -126,6 +126,6 @@ def run() -> None:
 
     try:
         app()
-    except RepriorError as error:
+    except (RepriorError, FileNotFoundError) as error:
         Console(stderr=True).print(f"error: {error}", style="red", markup=False)
         raise SystemExit(2) from error

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reprior import files, priors
 from reprior.adapted import AdaptedPosterior
-from reprior.change import PriorChange, make_change
+from reprior.change import PriorChange, make_change, reach_of
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import FileFormatError, InputError
@@ -114,7 +114,9 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
     if meta["target_kind"] == "samples":
         model = RatioNetwork(scale)
         model.load_state_dict(network)
-        return PriorChange(posterior.prior, None, model.requires_grad_(False), True, "samples", scale, outside)
+        ratio = model.requires_grad_(False)
+        reach = reach_of(posterior.prior)
+        return PriorChange(posterior.prior, None, ratio, True, "samples", scale, outside, reach=reach)
     if meta["target_kind"] == "carried":
         config = meta["target_config"]
         ratio = CarriedRatio(scale, torch.tensor(config["carried"]), config["bumps"])

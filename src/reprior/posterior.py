@@ -85,8 +85,11 @@ class Posterior:
         return self
 
     def with_simulations(self, theta: Tensor, x: Tensor) -> Posterior:
-        """The same posterior with its stored simulations attached (after a `load` of a file without them)."""
-        missing = "keep" if bool(torch.isnan(x).any()) else "drop"
+        """The same posterior with its stored simulations attached (after a `load` of a file without them).
+
+        As in training, rows with NaN are dropped, or kept where the base takes missing entries.
+        """
+        missing = "keep" if self.base.takes_missing else "drop"
         kept = Simulations.create(theta, x, prior=self.prior, parameters=self.parameters, missing=missing)
         return replace(self, simulations=kept)
 

@@ -128,3 +128,11 @@ def test_leaves_no_graph_behind():
         value = log_density(base.condition(torch.zeros(1, 1)), torch.zeros(1, 1, 1))
     assert not value.requires_grad
     assert float(value) == pytest.approx(-math.log(2 * math.pi * float(base.cov)) / 2, abs=TOLERANCE)
+
+
+def test_a_row_that_is_not_finite_spoils_no_other():
+    base = GaussianBase(torch.eye(2), 0.3)
+    theta = torch.tensor([[[math.nan, 0.0]], [[0.1, -0.2]]])
+    value = log_density(base.condition(torch.zeros(1, 2)), theta)
+    assert bool(torch.isnan(value[0]).all())
+    assert torch.allclose(value[1:], log_density(base.condition(torch.zeros(1, 2)), theta[1:]))

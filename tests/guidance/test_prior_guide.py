@@ -188,3 +188,20 @@ def test_corrections_of_the_settings_are_used():
     change = make_change(PRIOR, Independent(Laplace(torch.zeros(2), torch.ones(2)), 1), CORRELATED.scales.theta, 0)
     assert PriorGuide(change, PriorGuideSettings(corrections=3), ONE).corrections == 3
     assert PriorGuideMonteCarlo(change).corrections == 8
+
+
+def test_the_constant_of_an_unnormalised_target_does_not_matter():
+    settings = PriorGuideSettings(components=5, steps=50)
+    known = fit_mixture(make_change(PRIOR, TARGET, CORRELATED.scales.theta, 0), settings, seed=0)
+    fits = [
+        fit_mixture(
+            make_change(PRIOR, lambda theta, c=c: TARGET.log_prob(theta) + c, CORRELATED.scales.theta, 0),
+            settings,
+            seed=0,
+        )
+        for c in (0.0, 50.0)
+    ]
+    assert torch.allclose(fits[0].means, fits[1].means, atol=1e-3)
+    # Without q's own draws other points are fitted, to the same ratio.
+    theta = torch.zeros(1, 2)
+    assert abs(float(fits[0](theta, torch.zeros(2)) - known(theta, torch.zeros(2)))) < 1.0

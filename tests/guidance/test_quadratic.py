@@ -147,3 +147,11 @@ def test_no_components_without_a_gaussian_mixture_over_a_gaussian():
     )
     wide = Independent(Laplace(torch.zeros(2), torch.full((2,), 3.0)), 1)
     assert find_components(change(gauss, prior=wide)) is None
+
+
+def test_one_narrow_parameter_does_not_hide_that_another_is_no_gaussian():
+    p = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    mixed = [Normal(torch.zeros(1), torch.tensor([0.01])), Laplace(torch.zeros(1), torch.tensor([0.2]))]
+    both = [mixed[0], Normal(torch.zeros(1), torch.tensor([0.2]))]
+    assert not find_quadratic(make_change(p, mixed, UNIT, seed=0)).exact
+    assert find_quadratic(make_change(p, both, UNIT, seed=0)).exact

@@ -106,8 +106,8 @@ class Cell:
             result |= self._measure(folder, bases)
         except InputError as error:  # a method that refuses this change says so in its record
             result |= {"refused": str(error), "rows": []}
-        path.unlink(missing_ok=True)  # a record without the slow metrics
-        write_once(path, {**result, "seconds": time.monotonic() - began})
+        # It takes the place of a record without the slow metrics.
+        write_once(path, {**result, "seconds": time.monotonic() - began}, replace=path.exists())
         return path
 
     def _measure(self, folder: Path, bases: Path) -> dict[str, Any]:

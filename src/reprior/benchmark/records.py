@@ -1,4 +1,4 @@
-"""Results on disk: one JSON file per cell, whole or not at all, and never written twice.
+"""Results on disk: one JSON file per cell, whole or not at all, and never written twice (but to add slow metrics).
 
 A record is first written beside its place and then linked into it. The link fails where there is a record already, so
 of two workers that ran the same cell (one was thought lost) the first one's record stays.
@@ -16,11 +16,14 @@ from typing import Any
 __all__ = ["commit", "read_record", "write_once"]
 
 
-def write_once(path: Path, data: Any) -> bool:
-    """Writes JSON data atomically unless the file exists. Returns whether it was written."""
+def write_once(path: Path, data: Any, replace: bool = False) -> bool:
+    """Writes JSON data atomically, unless the file exists and is not to be replaced. Returns whether it was written."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}.partial")
     partial.write_text(json.dumps(data, indent=1))
+    if replace:
+        os.replace(partial, path)
+        return True
     try:
         os.link(partial, path)
     except FileExistsError:

@@ -28,6 +28,7 @@ from reprior.benchmark.bases import BASE_SEED, BaseSpec, get_base, simulations_o
 from reprior.change import make_change
 from reprior.diffusion.sampler import Sampler, run
 from reprior.diffusion.training import Training
+from reprior.errors import InputError
 from reprior.guidance.density_ratio import PAPER
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerBase, SimformerSettings
@@ -197,4 +198,6 @@ ROWS: dict[str, Callable[[Path], list[Row]]] = {
 
 def measure(folder: Path, parts: list[str]) -> list[Row]:
     """The rows of some parts (`ROWS`)."""
+    if unknown := [part for part in parts if part not in ROWS]:
+        raise InputError(f"part {unknown[0]!r} is unknown; allowed: {', '.join(ROWS)}")
     return [row for part in parts for row in ROWS[part](folder)]

@@ -105,7 +105,7 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
     seconds = time.monotonic() - began
     fine = torch.isfinite(theta).all(-1)
     theta = theta[fine]
-    log_r = adapted.change.log_r(base).double()
+    log_r = adapted.change.log_w(adapted.change.scale.forward(base)).double()
     log_r_adapted = adapted.change.log_r(theta).double() if len(theta) else log_r[:0]
     return Scene(x, base, theta, log_r, log_r_adapted, len(theta) / n, failed, seconds)
 

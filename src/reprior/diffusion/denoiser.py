@@ -81,8 +81,10 @@ class Base(torch.nn.Module, ABC):
         noise: the finest noise it was trained with.
         s_min: the smallest trained noise level.
         s_max: the largest trained noise level.
+        takes_missing: whether entries of x may be missing (NaN).
     """
 
+    takes_missing: bool = False
     dim: int
     x_dim: int
     noise: NoiseKind

@@ -34,21 +34,18 @@ def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
     grid = torch.linspace(low, high, steps + 1, dtype=torch.float64)
     z = theta
     change = torch.zeros(theta.shape[:-1], dtype=torch.float64, device=theta.device)
-    trace = change
     for i in range(steps):  # fourth-order Runge-Kutta
         h, middle = float(grid[i + 1] - grid[i]), (grid[i] + grid[i + 1]) / 2
         v1, trace_1 = flow(denoiser, z, grid[i])
         v2, trace_2 = flow(denoiser, z + h / 2 * v1, middle)
         v3, trace_3 = flow(denoiser, z + h / 2 * v2, middle)
-        v4, trace = flow(denoiser, z + h * v3, grid[i + 1])
+        v4, trace_4 = flow(denoiser, z + h * v3, grid[i + 1])
         z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
-        change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace)
+        change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace_4)
     s = denoiser.s_max
-    with torch.no_grad():
-        zero = torch.zeros_like(theta[:1])
-        centre = denoiser.mean(zero, zero.new_tensor(s))
-    # The variance of theta there, from the denoiser's slope: dD/dz = v / (v + s^2).
-    slope = (theta.shape[-1] - trace[:1].mean(0, keepdim=True)) / theta.shape[-1]
+    # The denoised mean at zero, and the variance of theta from the denoiser's slope there: dD/dz = v / (v + s^2).
+    velocity, trace = flow(denoiser, torch.zeros_like(theta[:1]), grid[-1])
+    centre, slope = -velocity, 1 - trace / theta.shape[-1]
     v = (s**2 * slope.clamp(0, 0.5) / (1 - slope.clamp(0, 0.5))).clamp(0, 4)
     var = (s**2 + v).unsqueeze(-1)
     gauss = -((z - centre).double() ** 2 / var + var.log() + math.log(2 * math.pi)).sum(-1) / 2

@@ -70,7 +70,9 @@ def anchor_value(
     # Where q is wider than p, V^-1 + L may not be positive: then r has no expectation there; keep log r(mu).
     factor, failed = torch.linalg.cholesky_ex(total)
     factor = torch.where((failed > 0)[..., None, None], eye, factor)
-    inverse = torch.cholesky_inverse(factor)  # shared by all rows of one noise level: far cheaper than to solve for each
+    inverse = torch.cholesky_inverse(
+        factor
+    )  # shared by all rows of one noise level: far cheaper than to solve for each
     gain = 0.5 * (slope * (slope.unsqueeze(-2) @ inverse).squeeze(-2)).sum(-1)
     value = -0.5 * ((theta @ L) * theta).sum(-1) + theta @ h + power * quadratic.c
     return value + torch.where(failed > 0, torch.zeros_like(gain), gain)

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
+from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import randn
@@ -97,7 +98,7 @@ class MixtureRatio(nn.Module):
 def fit_mixture(change: PriorChange, settings: PriorGuideSettings, seed: int) -> MixtureRatio:
     """Fits the mixture to log r at draws of q."""
     z = change.scale.forward(change.draw(max(10_000, settings.components), seed))
-    log_r = change(z)
+    log_r = change(z) - _log_mass(change, seed)
     keep = torch.isfinite(log_r)
     z, log_r = z[keep], log_r[keep]
     generator = torch.Generator().manual_seed(seed)
@@ -112,6 +113,14 @@ def fit_mixture(change: PriorChange, settings: PriorGuideSettings, seed: int) ->
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimiser.step()
     return model.requires_grad_(False)
+
+
+def _log_mass(change: PriorChange, seed: int) -> float:
+    """The log of the integral of p r: zero for a normalised q; the weights of the mixture could not follow another."""
+    if change.target is not None:
+        return 0.0
+    log_r = change.log_r(priors.sample(change.prior, 50_000, seed)).double()
+    return float(torch.logsumexp(log_r, 0) - math.log(len(log_r)))
 
 
 class PriorGuide(Guidance):

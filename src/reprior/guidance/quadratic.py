@@ -19,6 +19,8 @@ from reprior.change import PriorChange
 __all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic"]
 
 TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
+NATS = 0.05  # what log r may be off where q is: the spread alone is no measure, one narrow parameter makes it huge
+NEAR = 20.0  # q is where log r is within so many nats of its largest value
 
 
 @dataclass(frozen=True)
@@ -29,7 +31,8 @@ class Quadratic:
         L: the curvature, with shape (d, d), in double precision.
         h: the slope at zero, with shape (d,).
         c: the constant.
-        misfit: the largest error on the fitted points, as a fraction of the spread of log r.
+        misfit: the largest error on the fitted points, as a fraction of the spread of log r; or, if that is larger, the
+            largest error where q is, in units of NATS / TOLERANCE.
     """
 
     L: Tensor
@@ -143,7 +146,9 @@ def _least_squares(z: Tensor, value: Tensor) -> Quadratic:
     design = torch.cat([z[:, i] * z[:, j], z, torch.ones(n, 1, dtype=torch.float64)], dim=1)
     solution = torch.linalg.lstsq(design, value.unsqueeze(1)).solution[:, 0]
     spread = (value.max() - value.min()).clamp(min=1e-9)
-    misfit = float((design @ solution - value).abs().max() / spread)
+    error = (design @ solution - value).abs()
+    near = error[value > value.max() - NEAR].max() * TOLERANCE / NATS
+    misfit = float(torch.maximum(error.max() / spread, near))
     upper = torch.zeros(d, d, dtype=torch.float64)
     upper[i, j] = solution[: len(i)]
     return Quadratic(-(upper + upper.T), solution[len(i) : len(i) + d], float(solution[-1]), misfit)

@@ -57,6 +57,8 @@ class SimformerBase(Base):
         settings: the architecture and how it is trained.
     """
 
+    takes_missing = True
+
     def __init__(self, dim: int, x_dim: int, settings: SimformerSettings):
         super().__init__()
         self.dim, self.x_dim, self.settings = dim, x_dim, settings
