@@ -225,6 +225,16 @@ def test_ratio_under_transport_finds_a_target_that_is_no_gaussian():
         assert float(f(theta).mean()) == pytest.approx(float((weight * f(grid[:, 0])).sum()), abs=0.025)
 
 
+@pytest.mark.parametrize(("ripple", "taken"), [(0.0, True), (0.05, True), (1.0, False)])
+def test_transport_takes_over_where_it_leaves_little(ripple, taken):
+    def log_q(theta: torch.Tensor) -> torch.Tensor:
+        return TARGET.log_prob(theta) + ripple * torch.sin(2 * theta[..., 0])
+
+    change = make_change(PRIOR, log_q, POSTERIOR.scales.theta, seed=0)
+    guidance = learn_ratio(POSTERIOR, change, "nre", replace(settings(1), under="choose"), 0, progress=False)
+    assert (guidance.under is not None) == taken
+
+
 def test_ratio_under_transport_needs_posterior_weights():
     with pytest.raises(InputError, match="weights='posterior'; got 'joint'"):
         replace(settings(10), under="transport", weights="joint")

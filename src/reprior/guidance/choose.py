@@ -14,11 +14,12 @@ from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler
 from reprior.guidance.guidance import chunked
-from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
+from reprior.guidance.quadratic import Quadratic
+from reprior.guidance.transport import Transported, TransportGuidance, largest_noise, quadratics_of, why_not
 from reprior.posterior import Posterior
 from reprior.weights import share
 
-__all__ = ["choose", "transport_refused"]
+__all__ = ["choose", "left_by_transport", "transport_refused"]
 
 OBSERVATIONS = 16
 DRAWS = 500
@@ -92,6 +93,20 @@ def transport_refused(posterior: Posterior, change: PriorChange, seed: int) -> s
     if quadratics is not None and len(quadratics) > 1:
         return "a mixture is drawn component by component"
     return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed)
+
+
+def left_by_transport(posterior: Posterior, change: PriorChange, part: Quadratic, seed: int) -> float:
+    """ESS/N of what is left of the weights once transport has made a part of the change; 1 where nothing is.
+
+    The median over typical observations; 0 where the transported noise does not exist all the way up.
+    """
+    if posterior.simulations is None or largest_noise(part) < posterior.base.s_max:
+        return 0.0
+    generator = torch.Generator().manual_seed(seed)
+    x = _typical(posterior, change, generator)
+    draws = chunked(Transported(posterior.condition(x), part), DRAWS, Sampler(steps=16), generator)
+    log_w = (change.log_w(draws) - part(draws)).cpu()
+    return float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
 
 
 def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:

@@ -10,8 +10,8 @@ diffusion (`reprior.ratio`), and its gradient is added to the base score. Two se
   score, decides between with and without anchor (after a short trial of both), and when to stop.
 
 With ``under="transport"`` the quadratic part of log r is transported (`reprior.guidance.transport`, exact), and only the
-rest is learned, on draws of the transported base. `BEST` does so where the base can express the whole of log r, and
-learns on the base itself elsewhere.
+rest is learned, on draws of the transported base. `BEST` does so where the base can express log r, or all but little of
+it, and learns on the base itself elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class RatioSettings:
         weights: "posterior" (normalised within each x) or "joint" (the paper's).
         anchor: "choose" (the held-out loss decides), "on" or "off".
         under: what the ratio stands on: the "base", "transport" of the quadratic part of log r (posterior weights only), or
-            "choose": transport where that is exact.
+            "choose": transport where that makes the change but for little.
         observations: the number of observations that base samples are drawn at.
         draws: base samples for each of them.
         time: how noise is drawn: "vp" (uniform in VP time, as in the paper) or "log" (log-normal).

@@ -15,7 +15,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.anchor import anchor_value
-from reprior.guidance.choose import transport_refused
+from reprior.guidance.choose import left_by_transport, transport_refused
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.quadratic import Quadratic, expressible_part, find_quadratic
 from reprior.posterior import ROWS, Posterior
@@ -27,6 +27,7 @@ __all__ = ["Rows", "learn_ratio", "make_pool", "noisy_rows"]
 NOISY_COPIES = 4
 FEWEST = 4.0  # effective draws per observation, below which the anchor is used as it is
 TRIAL = 8  # a trial takes one step in so many
+NEARLY = 0.98  # transport takes over what it can where that leaves at least this ESS/N
 LOG_MEAN, LOG_STD = -0.7, 1.5  # of log s, with time="log"
 
 
@@ -176,9 +177,10 @@ def _taken_over(posterior: Posterior, change: PriorChange, settings: RatioSettin
     """The part of log r that transport takes over, if any."""
     if settings.under == "base" or settings.weights == "joint":
         return None
-    if settings.under == "choose" and transport_refused(posterior, change, seed):
-        return None
-    return expressible_part(change, posterior.base.noise)
+    part = expressible_part(change, posterior.base.noise)
+    if settings.under == "transport" or not transport_refused(posterior, change, seed):
+        return part
+    return part if left_by_transport(posterior, change, part, seed) > NEARLY else None
 
 
 def _fit_one(
