@@ -128,10 +128,11 @@ class AdaptedPosterior:
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
         x = check_x(x, self.posterior.x_dim, single=True)
-        theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
-        theta = theta[:, 0]
-        if correct != "no":
-            theta, info = self._correct(theta, x, info, correct, fresh_seed() if seed is None else seed)
+        if correct == "no":
+            theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
+            theta = theta[:, 0]
+        else:
+            theta, info = self._corrected(x, shape, fresh_seed() if seed is None else seed, sampler, correct)
         theta = theta.reshape(*shape, self.posterior.dim)
         return (theta, info) if return_info else theta
 
@@ -210,12 +211,17 @@ class AdaptedPosterior:
             "target prior may not agree"
         )
 
-    def _correct(self, theta: Tensor, x: Tensor, info: Info, how: str, seed: int) -> tuple[Tensor, Info]:
-        from reprior.correction import importance_correction
+    def _corrected(
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, how: str
+    ) -> tuple[Tensor, Info]:
+        from reprior.correction import fix, importance_correction
 
         if how not in ("resample", "weights"):
             raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights")
-        log_w = importance_correction(self, theta, x)
+        fixed = fix(self, sampler or self.sampler)
+        theta, info = fixed._draw(x, shape, seed, sampler or self.sampler, False)
+        theta = theta[:, 0]
+        log_w = importance_correction(fixed, theta, x)
         ess = metrics.ess(log_w)
         details = {**info.details, "correction_ess": ess}
         if how == "weights":
