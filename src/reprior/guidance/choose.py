@@ -9,6 +9,7 @@ a learned ratio otherwise.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from reprior import priors
 from reprior.change import PriorChange
@@ -87,12 +88,19 @@ def _cuts(change: PriorChange, seed: int) -> bool:
     return not bool(change.inside(priors.sample(change.prior, 1_000, seed)).all())
 
 
-def transport_refused(posterior: Posterior, change: PriorChange, seed: int) -> str:
-    """Why one transport cannot make the whole change at typical observations; empty if it can."""
+def transport_refused(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> str:
+    """Why one transport cannot make the whole change at typical observations; empty if it can.
+
+    Arguments:
+        posterior: the base posterior.
+        change: the change of prior.
+        seed: draws the observations.
+        observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
+    """
     quadratics = quadratics_of(change)
     if quadratics is not None and len(quadratics) > 1:
         return "a mixture is drawn component by component"
-    return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed)
+    return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed, observed)
 
 
 def left_by_transport(posterior: Posterior, change: PriorChange, part: Quadratic, seed: int) -> float:
@@ -109,13 +117,16 @@ def left_by_transport(posterior: Posterior, change: PriorChange, part: Quadratic
     return float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
 
 
-def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:
+def _refusal(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> str:
     """Why transport refuses at most typical observations; empty if it does not."""
     if posterior.simulations is None:
         return ""
     generator = torch.Generator().manual_seed(seed)
     x = _typical(posterior, change, generator)
-    refused = TransportGuidance(change, posterior.base.noise).refused(posterior.condition(x), generator)
+    if observed is not None:
+        x = torch.where(observed, x, torch.nan)
+    denoiser = posterior.condition(x, predict=observed is not None)
+    refused = TransportGuidance(change, posterior.base.noise).refused(denoiser, generator)
     if len(refused) <= OBSERVATIONS / 2:  # the few are drawn by rejuvenation
         return ""
     return next(iter(refused.values())).split(": ", 1)[1].split(". ", 1)[0]
