@@ -15,15 +15,16 @@ from torch.distributions import Independent, Laplace, MultivariateNormal, Unifor
 
 import reprior
 from reprior import metrics
+from reprior.adapted import AdaptedPosterior
 from reprior.correction import fix
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import InputError, SupportError
-from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
 from reprior.guidance.quadratic import find_quadratic
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
 from reprior.guidance.transport import Transported
 from reprior.networks.ratio import RatioNetworkSettings
 
@@ -389,3 +390,21 @@ def test_scipy_target_that_is_not_gaussian_goes_through_sir():
     assert torch.allclose(theta.mean(0), (weights * pool).sum(0), atol=5 * float(base.stddev.max()) / math.sqrt(2_000))
     laplace = Independent(Laplace(torch.zeros(2), torch.ones(2)), 1)
     assert reprior.adapt(POSTERIOR, laplace).method == "rejuvenate"
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_moving_takes_the_learned_network_along_and_leaves_the_original():
+    change = reprior.adapt(POSTERIOR, TARGET, "none").change
+    model = RatioModel(2, 2, RatioNetworkSettings(width=4, layers=1), anchored=False).requires_grad_(False)
+    learned = DensityRatioGuidance("nre", model, POSTERIOR, change, RatioSettings())
+    below = RejuvenateGuidance(change, "full", RejuvenateSettings(below="learned"), learned)
+    adapted = AdaptedPosterior(POSTERIOR, change, below)
+    moved = adapted.to("meta")  # a device that is always there
+    assert moved.posterior.device.type == "meta"
+    inner = moved.guidance.learned  # pyright: ignore[reportAttributeAccessIssue]
+    assert inner.posterior is moved.posterior
+    assert {p.device.type for p in inner.model.parameters()} == {"meta"}
+    assert POSTERIOR.device.type == "cpu"
+    assert {p.device.type for p in model.parameters()} == {"cpu"}

@@ -105,6 +105,13 @@ class AdaptedPosterior:
         """The name of the method."""
         return self.guidance.name
 
+    def to(self, device: str | torch.device) -> AdaptedPosterior:
+        """The same adapted posterior on another device, base and learned networks included."""
+        if not isinstance(self.posterior, Posterior):
+            raise InputError("this base is no diffusion of reprior: move the sbi posterior itself, and adapt it again")
+        posterior = self.posterior.to(device)
+        return replace(self, posterior=posterior, guidance=self.guidance.to(posterior))
+
     def sample(
         self,
         shape: Sequence[int],

@@ -6,6 +6,7 @@ The base works on standardised theta and x; users see their own units. `train` m
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -80,9 +81,8 @@ class Posterior:
         return next(self.base.parameters()).device
 
     def to(self, device: str | torch.device) -> Posterior:
-        """The same posterior on another device."""
-        self.base.to(device)
-        return self
+        """The same posterior on another device; what was adapted from this one stays where it is."""
+        return replace(self, base=copy.deepcopy(self.base).to(device))
 
     def with_simulations(self, theta: Tensor, x: Tensor) -> Posterior:
         """The same posterior with its stored simulations attached (after a `load` of a file without them).

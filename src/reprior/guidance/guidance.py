@@ -6,15 +6,19 @@ resampling, rejuvenation) override `draw`. Everything is in standardised units.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.diffusion.sampler import Sampler, run
 from reprior.errors import InputError
+
+if TYPE_CHECKING:
+    from reprior.posterior import Posterior
 
 __all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned", "chunked"]
 
@@ -46,6 +50,18 @@ class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         """Draws theta ~ q(theta | x), with shape (n, K, D), and what there is to say about it."""
         return chunked(self.guide(denoiser, generator), n, sampler, generator), {}
+
+    def to(self, posterior: Posterior) -> Guidance:
+        """The same guidance for the same posterior on another device: its networks are copied there."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, nn.Module):
+                setattr(moved, name, copy.deepcopy(value).to(posterior.device))
+            elif isinstance(value, Guidance):
+                setattr(moved, name, value.to(posterior))
+            elif name == "posterior":
+                setattr(moved, name, posterior)
+        return moved
 
     def config(self) -> dict[str, Any]:
         """The plain data that rebuilds the method, beside its tensors."""
