@@ -21,12 +21,12 @@ from torch import Tensor
 
 from reprior import files, metrics, priors
 from reprior.change import PriorChange, make_change
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.info import Info
-from reprior.posterior import Posterior, check_x, fresh_seed
+from reprior.posterior import Posterior, check_x, fresh_seed, redraw
 from reprior.weights import pareto_k, share
 
 __all__ = ["AdaptedPosterior", "adapt"]
@@ -185,11 +185,7 @@ class AdaptedPosterior:
         generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
         denoiser = self.posterior.condition(x, predict)
         z, notes = self.guidance.draw(denoiser, n, sampler, generator)
-        theta = self.posterior.to_user(z)
-        bad = ~self.change.inside(theta[..., : self.posterior.dim])
-        rejected = float(bad.float().mean())
-        if rejected > 0:
-            theta = self._fill(theta, bad, denoiser, sampler, generator)
+        theta, rejected = self._fill(self.posterior.to_user(z), denoiser, sampler, generator)
         log_w = notes.pop("log_w", None)
         if log_w is None:
             log_w = self.change.log_w(chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, generator)).cpu()
@@ -198,24 +194,13 @@ class AdaptedPosterior:
         info = Info(self.method, n, len(x), seconds, rejected, self.why, (*self.warnings, *warnings), notes)
         return theta, info
 
-    def _fill(self, theta: Tensor, bad: Tensor, denoiser: Any, sampler: Sampler, generator: Any) -> Tensor:
-        """Draws again what fell outside the support of p or q."""
-        dim = self.posterior.dim
-        for _ in range(50):
-            if not bool(bad.any()):
-                return theta
-            more = self.posterior.to_user(
-                self.guidance.draw(denoiser, max(10, 2 * int(bad.sum(0).max())), sampler, generator)[0]
-            )
-            fine = self.change.inside(more[..., :dim])
-            for k in range(theta.shape[1]):
-                holes, fill = bad[:, k].nonzero()[:, 0], more[fine[:, k], k]
-                count = min(len(holes), len(fill))
-                theta[holes[:count], k] = fill[:count]
-                bad[holes[:count], k] = False
-        raise InputError(
-            "nearly all draws fall outside the support of the target prior after 50 rounds; the observation and the "
-            "target prior may not agree"
+    def _fill(self, theta: Tensor, denoiser: Any, sampler: Sampler, generator: Any) -> tuple[Tensor, float]:
+        """Draws again what fell outside the support of p or q; also gives the fraction that did."""
+        return redraw(
+            theta,
+            lambda count: self.posterior.to_user(self.guidance.draw(denoiser, max(10, count), sampler, generator)[0]),
+            lambda both: self.change.inside(both[..., : self.posterior.dim]),
+            "the support of the target prior; the observation and the target prior may not agree",
         )
 
     def _corrected(

@@ -14,15 +14,13 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior.diffusion.denoiser import Denoiser, Wrapped
-from reprior.diffusion.sampler import Sampler, run
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 
 if TYPE_CHECKING:
     from reprior.posterior import Posterior
 
-__all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned", "chunked"]
-
-ROWS = 20_000  # rows denoised at once
+__all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned"]
 
 
 class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
@@ -130,16 +128,3 @@ def check_learned(name: str, denoiser: Denoiser, dim: int, observed: list[bool] 
         f"method {name!r} was learned to draw {what} from {trained}, and something else is asked; adapt again, for "
         "`predict` with observed= (which entries of x are seen), or use transport, rejuvenate or sir"
     )
-
-
-def chunked(denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:
-    """Runs the sampler in chunks of bounded memory. Returns theta_0, with shape (n, K, D).
-
-    A denoiser with a method ``draws`` (a posterior that is no diffusion, `reprior.integrations.sbi_sampled`) is asked for
-    its own.
-    """
-    own = getattr(denoiser, "draws", None)
-    if own is not None:
-        return own(n, generator)
-    chunk = max(1, ROWS // denoiser.observations)
-    return torch.cat([run(denoiser, min(chunk, n - i), sampler, generator) for i in range(0, n, chunk)])

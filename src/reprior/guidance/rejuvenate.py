@@ -22,10 +22,10 @@ from torch import Generator, Tensor
 from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import Sampler, randn, run
+from reprior.diffusion.sampler import ROWS, Sampler, chunked, randn, run
 from reprior.errors import InputError
 from reprior.guidance.anchor import AnchorGuided, precision_of
-from reprior.guidance.guidance import ROWS, Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import systematic
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported, largest_noise, why_not

@@ -23,10 +23,10 @@ from torch import Generator, Tensor
 
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 from reprior.guidance.anchor import SOME_DRAWS, posterior_draws
-from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
 
 __all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of", "why_not"]

@@ -12,13 +12,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
+from reprior.diffusion.sampler import ROWS
 from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.anchor import anchor_value
 from reprior.guidance.choose import left_by_transport, transport_refused
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.quadratic import Quadratic, expressible_part, find_quadratic
-from reprior.posterior import ROWS, Posterior
+from reprior.posterior import Posterior
 from reprior.ratio.losses import loss_of
 from reprior.ratio.pool import Pool, bound, joint_pool, posterior_pool
 
