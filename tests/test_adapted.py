@@ -15,14 +15,16 @@ from torch.distributions import Independent, Laplace, MultivariateNormal, Unifor
 
 import reprior
 from reprior import metrics
+from reprior.adapted import AdaptedPosterior
+from reprior.correction import fix
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import InputError, SupportError
-from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
 from reprior.guidance.quadratic import find_quadratic
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
 from reprior.guidance.transport import Transported
 from reprior.networks.ratio import RatioNetworkSettings
 
@@ -138,7 +140,7 @@ def test_draws_outside_the_bounds_of_q_are_drawn_again():
 
 def test_observation_that_the_target_excludes():
     box = reprior.adapt(POSTERIOR, Uniform(torch.full((2,), 1.9), torch.full((2,), 2.0)), "none")
-    with pytest.raises(InputError, match="nearly all draws fall outside the support of the target prior"):
+    with pytest.raises(InputError, match="% of the draws fall outside the support of the target prior"):
         box.sample((5,), torch.full((2,), -3.0), seed=0)
 
 
@@ -295,7 +297,13 @@ def test_resampling_moves_a_wrong_guidance_to_the_target(wrong):
 
 @pytest.mark.parametrize(
     ("method", "settings"),
-    [("transport", None), ("anchor", None), ("nre", SHORT), ("wsm", SHORT), ("priorguide", PriorGuideSettings(2, 5))],
+    [
+        ("transport", None),
+        ("anchor", None),
+        ("nre", SHORT),
+        ("wsm", SHORT),
+        ("priorguide", PriorGuideSettings(2, 5, corrections=0)),
+    ],
 )
 def test_correction_works_for_every_guidance_with_a_density(method, settings):
     adapted = reprior.adapt(POSTERIOR, TARGET, method, settings)
@@ -308,7 +316,7 @@ def test_correction_works_for_every_guidance_with_a_density(method, settings):
     if method in ("transport", "anchor"):
         assert ess > 0.98
         assert found == pytest.approx(log_z, abs=0.05)
-    elif method != "priorguide":  # its Langevin corrections draw from another law than its ODE
+    else:
         assert found == pytest.approx(log_z, abs=0.05 + 4 * math.sqrt((1 / ess - 1) / 200))
     assert bool(torch.isfinite(theta).all())
 
@@ -327,6 +335,47 @@ def test_methods_without_a_density_cannot_be_corrected(method, settings, message
         adapted.sample((10,), X, seed=0, correct="resample")
 
 
+@pytest.mark.parametrize(
+    ("sampler", "message"),
+    [
+        (Sampler(eta=0.5), "drawn with eta=0.5"),
+        (Sampler(kind="euler_maruyama"), "drawn with noise in every step"),
+        (Sampler(corrections=2), "drawn with 2 Langevin corrections after each step"),
+    ],
+)
+def test_samplers_that_add_noise_cannot_be_corrected(adapted, sampler, message):
+    with pytest.raises(InputError, match=f"{message}, so its samples do not follow the density of the guided ODE"):
+        adapted.sample((10,), X, seed=0, sampler=sampler, correct="weights")
+
+
+def test_langevin_corrections_of_a_method_cannot_be_corrected():
+    adapted = reprior.adapt(POSTERIOR, TARGET, "priorguide", PriorGuideSettings(2, 5, corrections=4))
+    with pytest.raises(InputError, match="4 Langevin corrections after each step"):
+        adapted.sample((10,), X, seed=0, correct="weights")
+
+
+def test_weights_are_by_the_density_of_the_denoiser_that_drew():
+    # The anchor learns the posterior's width from 200 draws of the call's own seed.
+    anchor = reprior.adapt(POSTERIOR, TARGET, "anchor")
+    theta, info = anchor.sample((50,), X, seed=5, correct="weights", return_info=True)
+    assert torch.equal(theta, anchor.sample((50,), X, seed=5))
+    denoiser = POSTERIOR.condition(X.unsqueeze(0))
+
+    def by(seed: int) -> Tensor:
+        guided = anchor.guidance.guide(denoiser, torch.Generator().manual_seed(seed))
+        log_p, log_g = (POSTERIOR.density(one, theta, 24) for one in (denoiser, guided))
+        return log_p + anchor.log_r(theta) - log_g
+
+    assert torch.allclose(info.details["log_weights"], by(5), atol=1e-5)
+    assert not torch.allclose(by(0), by(5), atol=1e-3)
+
+
+def test_what_is_drawn_again_follows_the_same_law_as_the_rest():
+    fixed = fix(reprior.adapt(POSTERIOR, TARGET, "anchor"), Sampler())
+    denoiser, generator = POSTERIOR.condition(X.unsqueeze(0)), torch.Generator().manual_seed(0)
+    assert fixed.guidance.guide(denoiser, generator) is fixed.guidance.guide(denoiser, generator)
+
+
 # --- a prior without gradient ----------------------------------------------------------------------------------------
 
 
@@ -341,3 +390,21 @@ def test_scipy_target_that_is_not_gaussian_goes_through_sir():
     assert torch.allclose(theta.mean(0), (weights * pool).sum(0), atol=5 * float(base.stddev.max()) / math.sqrt(2_000))
     laplace = Independent(Laplace(torch.zeros(2), torch.ones(2)), 1)
     assert reprior.adapt(POSTERIOR, laplace).method == "rejuvenate"
+
+
+# --- devices ---------------------------------------------------------------------------------------------------------
+
+
+def test_moving_takes_the_learned_network_along_and_leaves_the_original():
+    change = reprior.adapt(POSTERIOR, TARGET, "none").change
+    model = RatioModel(2, 2, RatioNetworkSettings(width=4, layers=1), anchored=False).requires_grad_(False)
+    learned = DensityRatioGuidance("nre", model, POSTERIOR, change, RatioSettings())
+    below = RejuvenateGuidance(change, "full", RejuvenateSettings(below="learned"), learned)
+    adapted = AdaptedPosterior(POSTERIOR, change, below)
+    moved = adapted.to("meta")  # a device that is always there
+    assert moved.posterior.device.type == "meta"
+    inner = moved.guidance.learned  # pyright: ignore[reportAttributeAccessIssue]
+    assert inner.posterior is moved.posterior
+    assert {p.device.type for p in inner.model.parameters()} == {"meta"}
+    assert POSTERIOR.device.type == "cpu"
+    assert {p.device.type for p in model.parameters()} == {"cpu"}

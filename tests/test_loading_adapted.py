@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from scipy import stats as scipy_stats
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
 import reprior
@@ -15,6 +17,7 @@ from reprior import files, priors
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import FileFormatError, InputError
+from reprior.guidance import methods
 from reprior.guidance.analytic import AnalyticSettings
 from reprior.guidance.density_ratio import RatioSettings
 from reprior.guidance.importance import SIRSettings
@@ -25,6 +28,8 @@ from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.networks.ratio import RatioNetworkSettings
 from reprior.posterior import Posterior, Scales
 from reprior.simulations import Simulations, Standardizer
+
+stats: Any = scipy_stats  # its annotations take numbers only
 
 PRIOR = MultivariateNormal(torch.tensor([1.0, -1.0]), torch.diag(torch.tensor([4.0, 1.0])))
 TARGET = MultivariateNormal(torch.tensor([2.0, -1.0]), torch.diag(torch.tensor([1.0, 0.5])))
@@ -84,6 +89,28 @@ def test_the_same_samples_after_a_file(method, posterior, tmp_path):
     again = reprior.load(loaded.save(tmp_path / "again"))
     assert isinstance(again, reprior.AdaptedPosterior)
     assert torch.equal(draw(again), draw(adapted))
+
+
+def test_rejuvenation_over_a_learned_ratio(posterior, tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "BEST", LEARNED)
+    settings = RejuvenateSettings(pool=300, steps=6, below="learned")
+    adapted = reprior.adapt(posterior, TARGET, "rejuvenate", settings, seed=3)
+    theta, info = adapted.sample((20,), X, seed=4, return_info=True)
+    assert info.details["below"] == "learned"
+    monkeypatch.setattr(methods, "learn_ratio", None)  # a file holds the ratio: nothing is trained again
+    loaded = reprior.load(adapted.save(tmp_path / "r"))
+    assert torch.equal(draw(loaded), theta)
+    assert loaded.guidance.config() == adapted.guidance.config()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_ratio_without_gradient_is_rejuvenated_in_one_step(posterior, monkeypatch):
+    monkeypatch.setattr(methods, "BEST", LEARNED)
+    settings = RejuvenateSettings(pool=300, steps=6, below="learned", ess=0.9)  # would take many tempered steps
+    frozen = stats.multivariate_t([2.0, -1.0], [[1.0, 0.0], [0.0, 0.5]], df=4)
+    adapted = reprior.adapt(posterior, frozen, "rejuvenate", settings, seed=3)
+    theta, info = adapted.sample((20,), X, seed=4, return_info=True)
+    assert info.details["stages"] == 1
+    assert bool(torch.isfinite(theta).all())
 
 
 def test_auto_is_saved_as_what_it_chose(posterior, tmp_path):

@@ -13,6 +13,7 @@ from sbi.utils.user_input_checks import process_prior
 from torch import Tensor
 from torch.distributions import Normal, Uniform
 
+import reprior.diffusion.sampler as sampler_module
 import reprior.posterior as module
 from reprior import priors
 from reprior.diffusion.denoiser import Base, Denoiser
@@ -104,7 +105,8 @@ def test_chunks_bound_the_rows_and_share_the_generator(monkeypatch):
         return mean(self, z, s)
 
     monkeypatch.setattr(bound_type, "mean", counted)
-    monkeypatch.setattr(module, "ROWS", 30)
+    for one in (module, sampler_module):
+        monkeypatch.setattr(one, "ROWS", 30)
     theta = posterior.sample((100,), X, seed=0)
     assert max(rows) == 30
     assert len(theta.unique(dim=0)) == 100  # no chunk repeats another

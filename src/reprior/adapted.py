@@ -21,12 +21,12 @@ from torch import Tensor
 
 from reprior import files, metrics, priors
 from reprior.change import PriorChange, make_change
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.info import Info
-from reprior.posterior import Posterior, check_x, fresh_seed
+from reprior.posterior import Posterior, check_x, fresh_seed, redraw
 from reprior.weights import pareto_k, share
 
 __all__ = ["AdaptedPosterior", "adapt"]
@@ -105,6 +105,13 @@ class AdaptedPosterior:
         """The name of the method."""
         return self.guidance.name
 
+    def to(self, device: str | torch.device) -> AdaptedPosterior:
+        """The same adapted posterior on another device, base and learned networks included."""
+        if not isinstance(self.posterior, Posterior):
+            raise InputError("this base is no diffusion of reprior: move the sbi posterior itself, and adapt it again")
+        posterior = self.posterior.to(device)
+        return replace(self, posterior=posterior, guidance=self.guidance.to(posterior))
+
     def sample(
         self,
         shape: Sequence[int],
@@ -128,10 +135,11 @@ class AdaptedPosterior:
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
         x = check_x(x, self.posterior.x_dim, single=True)
-        theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
-        theta = theta[:, 0]
-        if correct != "no":
-            theta, info = self._correct(theta, x, info, correct, fresh_seed() if seed is None else seed)
+        if correct == "no":
+            theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
+            theta = theta[:, 0]
+        else:
+            theta, info = self._corrected(x, shape, fresh_seed() if seed is None else seed, sampler, correct)
         theta = theta.reshape(*shape, self.posterior.dim)
         return (theta, info) if return_info else theta
 
@@ -177,11 +185,7 @@ class AdaptedPosterior:
         generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
         denoiser = self.posterior.condition(x, predict)
         z, notes = self.guidance.draw(denoiser, n, sampler, generator)
-        theta = self.posterior.to_user(z)
-        bad = ~self.change.inside(theta[..., : self.posterior.dim])
-        rejected = float(bad.float().mean())
-        if rejected > 0:
-            theta = self._fill(theta, bad, denoiser, sampler, generator)
+        theta, rejected = self._fill(self.posterior.to_user(z), denoiser, sampler, generator)
         log_w = notes.pop("log_w", None)
         if log_w is None:
             log_w = self.change.log_w(chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, generator)).cpu()
@@ -190,32 +194,26 @@ class AdaptedPosterior:
         info = Info(self.method, n, len(x), seconds, rejected, self.why, (*self.warnings, *warnings), notes)
         return theta, info
 
-    def _fill(self, theta: Tensor, bad: Tensor, denoiser: Any, sampler: Sampler, generator: Any) -> Tensor:
-        """Draws again what fell outside the support of p or q."""
-        dim = self.posterior.dim
-        for _ in range(50):
-            if not bool(bad.any()):
-                return theta
-            more = self.posterior.to_user(
-                self.guidance.draw(denoiser, max(10, 2 * int(bad.sum(0).max())), sampler, generator)[0]
-            )
-            fine = self.change.inside(more[..., :dim])
-            for k in range(theta.shape[1]):
-                holes, fill = bad[:, k].nonzero()[:, 0], more[fine[:, k], k]
-                count = min(len(holes), len(fill))
-                theta[holes[:count], k] = fill[:count]
-                bad[holes[:count], k] = False
-        raise InputError(
-            "nearly all draws fall outside the support of the target prior after 50 rounds; the observation and the "
-            "target prior may not agree"
+    def _fill(self, theta: Tensor, denoiser: Any, sampler: Sampler, generator: Any) -> tuple[Tensor, float]:
+        """Draws again what fell outside the support of p or q; also gives the fraction that did."""
+        return redraw(
+            theta,
+            lambda count: self.posterior.to_user(self.guidance.draw(denoiser, max(10, count), sampler, generator)[0]),
+            lambda both: self.change.inside(both[..., : self.posterior.dim]),
+            "the support of the target prior; the observation and the target prior may not agree",
         )
 
-    def _correct(self, theta: Tensor, x: Tensor, info: Info, how: str, seed: int) -> tuple[Tensor, Info]:
-        from reprior.correction import importance_correction
+    def _corrected(
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, how: str
+    ) -> tuple[Tensor, Info]:
+        from reprior.correction import fix, importance_correction
 
         if how not in ("resample", "weights"):
             raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights")
-        log_w = importance_correction(self, theta, x)
+        fixed = fix(self, sampler or self.sampler)
+        theta, info = fixed._draw(x, shape, seed, sampler or self.sampler, False)
+        theta = theta[:, 0]
+        log_w = importance_correction(fixed, theta, x)
         ess = metrics.ess(log_w)
         details = {**info.details, "correction_ess": ess}
         if how == "weights":

@@ -10,12 +10,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from reprior.cli_grid import evidence, figures, report, run, table
+from reprior.cli_grid import TASKS, evidence, figures, report, run, table
 
 app = typer.Typer(help="Measure: bases, samplers, noise, speed, methods, verdicts.", no_args_is_help=True)
 console = Console()
 
-TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
 Results = Annotated[Path, typer.Option("--out", help="Folder for the results.")]
 Bases = Annotated[Path, typer.Option(help="Folder of the base posteriors (trained where missing).")]
 

@@ -9,9 +9,11 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from reprior import benchmark
+
 console = Console()
 
-TASKS = ["two_moons", "slcp", "gaussian_linear", "oup", "turin"]
+TASKS = list(benchmark.TASKS)
 PARTS = ["posterior", "predictive"]
 Folder = Annotated[Path, typer.Argument(help="Folder of the results.")]
 Page = Annotated[Path | None, typer.Option(help="A Markdown page whose tables are to be filled in.")]

@@ -1,47 +1,90 @@
 """Importance correction: adapted samples reweighted towards the exact target with densities of the base.
 
 Samples theta ~ g(theta | x) of any method get weights p(theta | x) r(theta) / g(theta | x). The base's log p is its own
-probability-flow density and g is that of the guided denoiser; methods without one (they resample a pool, draw from a
-mixture, or average over fresh draws) are refused. What it corrects is the guidance's error; the base's own error stays.
+probability-flow density and g is that of the guided denoiser that drew them. Refused is what has no such density: methods
+that resample a pool, draw from a mixture, or average over fresh draws, and samplers that add noise on the way (g is the
+law of the ODE, not theirs). What it corrects is the guidance's error; the base's own error stays.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
+from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
+from reprior.guidance.guidance import Guidance
 
-__all__ = ["importance_correction"]
+if TYPE_CHECKING:
+    from reprior.adapted import AdaptedPosterior
+
+__all__ = ["Fixed", "fix", "importance_correction"]
 
 STEPS = 24
 
 
-def importance_correction(adapted: Any, theta: Tensor, x: Tensor) -> Tensor:
+class Fixed(Guidance):
+    """A guidance whose denoiser is made once and kept, so that all its draws at one x follow one law.
+
+    Arguments:
+        inner: the guidance; what it draws to learn the posterior's width is drawn once.
+    """
+
+    def __init__(self, inner: Guidance):
+        self.inner, self.name, self.corrections = inner, inner.name, inner.corrections
+        self.guided: Denoiser | None = None
+
+    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        if self.guided is None:
+            try:
+                self.guided = self.inner.guide(denoiser, generator)
+            except InputError as error:
+                raise _refusal(f"method {self.name!r} has no density of its own to correct with: {error}") from error
+        return self.guided
+
+
+def fix(adapted: AdaptedPosterior, sampler: Sampler) -> AdaptedPosterior:
+    """The same adapted posterior for draws at one x that are to be corrected; refuses what has no density.
+
+    Arguments:
+        adapted: the adapted posterior.
+        sampler: what it will be drawn with.
+    """
+    method = adapted.method
+    if not adapted.guidance.has_density:
+        raise _refusal(
+            f"method {method!r} averages over fresh draws in every step, so its samples have no density to correct with"
+        )
+    noisy = "noise in every step" if sampler.kind == "euler_maruyama" else f"eta={sampler.eta}" if sampler.eta else ""
+    corrections = sampler.corrections or adapted.guidance.corrections
+    if corrections:
+        noisy = f"{corrections} Langevin corrections after each step"
+    if noisy:
+        raise _refusal(
+            f"method {method!r} is drawn with {noisy}, so its samples do not follow the density of the guided ODE"
+        )
+    return replace(adapted, guidance=Fixed(adapted.guidance))
+
+
+def _refusal(why: str) -> InputError:
+    return InputError(f"{why}; correct='no' is all that is offered here")
+
+
+def importance_correction(adapted: AdaptedPosterior, theta: Tensor, x: Tensor) -> Tensor:
     """Log weights of adapted samples, with shape (n,).
 
     Arguments:
-        adapted: the adapted posterior that drew them.
+        adapted: the adapted posterior that drew them, from `fix`.
         theta: its draws at x, with shape (n, d).
         x: the observation, with shape (1, m).
     """
     posterior = adapted.posterior
-    if not adapted.guidance.has_density:
-        raise InputError(
-            f"method {adapted.method!r} averages over fresh draws in every step, so its samples have no density to "
-            "correct with; correct='no' is all it offers"
-        )
-    generator = torch.Generator().manual_seed(0)
     denoiser = posterior.condition(x)
-    try:
-        guided = adapted.guidance.guide(denoiser, generator)
-    except InputError as error:
-        raise InputError(
-            f"method {adapted.method!r} has no density of its own to correct with (it resamples a pool, or is a mixture); "
-            "correct='no' is all it offers"
-        ) from error
+    guided = adapted.guidance.guide(denoiser, torch.Generator().manual_seed(0))  # the one that drew theta
     log_p = posterior.density(denoiser, theta, STEPS)
     log_g = posterior.density(guided, theta, STEPS)
     return log_p + adapted.change.log_r(theta) - log_g

@@ -21,6 +21,7 @@ from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.guidance.prior_guide import MixtureRatio, PriorGuide, PriorGuideSettings
 from reprior.guidance.quadratic import Quadratic
+from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
 from reprior.guidance.transport import TransportGuidance
 from reprior.guidance.weighted_score import WeightedScoreGuidance
 from reprior.networks.build import rebuild
@@ -163,6 +164,9 @@ def _guidance(posterior: Posterior, change: PriorChange, tensors: dict[str, Tens
         return PriorGuide(change, PriorGuideSettings(**config["settings"]), mixture.requires_grad_(False))
     if method not in METHODS:
         raise FileFormatError(f"the file holds a method {method!r}; known: {', '.join(METHODS)}")
+    if method == "rejuvenate" and "learned" in config:
+        learned = _guidance(posterior, change, tensors, config["learned"])
+        return RejuvenateGuidance(change, posterior.base.noise, RejuvenateSettings(**config["settings"]), learned)
     if method == "transport" and config.get("fallback"):
         fallback = build_guidance(config["fallback"], posterior, change, None, seed=0)[0]
         return TransportGuidance(change, posterior.base.noise, fallback)

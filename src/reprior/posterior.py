@@ -6,6 +6,7 @@ The base works on standardised theta and x; users see their own units. `train` m
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -19,16 +20,16 @@ from torch import Tensor
 from reprior import files, priors
 from reprior.diffusion.denoiser import Base, Denoiser
 from reprior.diffusion.likelihood import log_density
-from reprior.diffusion.sampler import Sampler, run
+from reprior.diffusion.sampler import ROWS, Sampler, chunked
 from reprior.errors import InputError
 from reprior.info import Info
 from reprior.simulations import Simulations, Standardizer
 
-__all__ = ["Posterior", "Scales", "check_x", "fresh_seed"]
+__all__ = ["Posterior", "Scales", "check_x", "fresh_seed", "redraw"]
 
 LEAK_DRAWS = 2_000
 FAR = 30.0  # standard deviations: where a bounded prior has no mass
-ROWS = 20_000  # rows denoised at once: bounds the memory, whatever n
+ROUNDS = 50  # of drawing again what fell outside the support
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,8 @@ class Posterior:
         return next(self.base.parameters()).device
 
     def to(self, device: str | torch.device) -> Posterior:
-        """The same posterior on another device."""
-        self.base.to(device)
-        return self
+        """The same posterior on another device; what was adapted from this one stays where it is."""
+        return replace(self, base=copy.deepcopy(self.base).to(device))
 
     def with_simulations(self, theta: Tensor, x: Tensor) -> Posterior:
         """The same posterior with its stored simulations attached (after a `load` of a file without them).
@@ -192,7 +192,7 @@ class Posterior:
         if bool(torch.isfinite(priors.log_prob(self.prior, self.scales.theta.inverse(far))).all()):
             return 1.0
         generator = torch.Generator().manual_seed(0)
-        theta = self._rounds(denoiser, LEAK_DRAWS, self.sampler, generator, False)
+        theta = self.to_user(chunked(denoiser, LEAK_DRAWS, self.sampler, generator))
         inside = torch.isfinite(priors.log_prob(self.prior, theta[..., : self.dim])).float().mean()
         return max(float(inside), 1 / LEAK_DRAWS)
 
@@ -215,51 +215,31 @@ class Posterior:
         seed: int | None,
         sampler: Sampler,
         progress: bool = False,
-        inside: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Info]:
-        """Runs the sampler in chunks, back in the user's units, and draws again what falls outside the support.
+        """Runs the sampler in chunks, back in the user's units, and draws again what falls outside the prior's support.
 
         Arguments:
-            denoiser: the (guided) denoiser, with K bound observations.
-            inside: says which theta, with shape (*, d), are allowed; the prior's support if not given.
+            denoiser: the denoiser, with K bound observations.
 
         Returns: theta, with shape (n, K, D), and the info.
         """
         n = int(torch.Size(shape).numel())
         if n < 1:
             raise InputError(f"the sample shape must hold at least one sample; got {tuple(shape)}")
-        began = time.monotonic()
-        generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
-        allowed = inside or (lambda theta: torch.isfinite(priors.log_prob(self.prior, theta)))
-        theta = self._rounds(denoiser, n, sampler, generator, progress)
-        bad = ~allowed(theta[..., : self.dim])
-        drawn, rejected, rounds = bad.numel(), int(bad.sum()), 0
-        while bool(bad.any()):
-            rounds += 1
-            if rounds > 50:
-                raise InputError(
-                    f"{100 * rejected / drawn:.1f} % of the draws fall outside the prior's support after {rounds} rounds; "
-                    "the observation may lie far from the simulations"
-                )
-            again = self._rounds(denoiser, int(bad.sum(0).max()) * 2, sampler, generator, False)
-            fine = allowed(again[..., : self.dim])
-            drawn, rejected = drawn + fine.numel(), rejected + int((~fine).sum())
-            for k in range(theta.shape[1]):
-                holes, fill = bad[:, k].nonzero()[:, 0], again[fine[:, k], k]
-                count = min(len(holes), len(fill))
-                theta[holes[:count], k] = fill[:count]
-                bad[holes[:count], k] = False
-        seconds = time.monotonic() - began
-        return theta, Info(method, n, theta.shape[1], seconds, rejected / drawn)
-
-    def _rounds(self, denoiser: Denoiser, n: int, sampler: Sampler, generator, progress: bool) -> Tensor:
         from tqdm.auto import tqdm
 
-        chunk = max(1, ROWS // denoiser.observations)
-        sizes = [min(chunk, n - i) for i in range(0, n, chunk)]
-        with tqdm(total=len(sizes) * sampler.steps, desc="sample", disable=not progress) as bar:
-            parts = [run(denoiser, k, sampler, generator, on_step=lambda _: _tick(bar)) for k in sizes]
-        return self.to_user(torch.cat(parts))
+        began = time.monotonic()
+        generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
+        total = math.ceil(n / max(1, ROWS // denoiser.observations)) * sampler.steps
+        with tqdm(total=total, desc="sample", disable=not progress) as bar:
+            theta = self.to_user(chunked(denoiser, n, sampler, generator, on_step=lambda _: _tick(bar)))
+        theta, rejected = redraw(
+            theta,
+            lambda count: self.to_user(chunked(denoiser, count, sampler, generator)),
+            lambda both: torch.isfinite(priors.log_prob(self.prior, both[..., : self.dim])),
+            "the prior's support; the observation may lie far from the simulations",
+        )
+        return theta, Info(method, n, theta.shape[1], time.monotonic() - began, rejected)
 
     def to_user(self, z: Tensor) -> Tensor:
         """Standardised draws, with shape (*, D), in the user's units; predicted entries of x stay standardised."""
@@ -296,6 +276,37 @@ class Posterior:
 
 def _tick(bar: Any) -> None:
     bar.update()
+
+
+def redraw(
+    theta: Tensor, more: Callable[[int], Tensor], allowed: Callable[[Tensor], Tensor], outside: str
+) -> tuple[Tensor, float]:
+    """Draws again what is not allowed, until all is.
+
+    Arguments:
+        theta: draws, with shape (n, K, D); changed in place.
+        more: gives that many new draws, with shape (count, K, D).
+        allowed: says which draws are allowed, (*, D) -> (*).
+        outside: what the others lie outside of, and what that may come from, for the error.
+
+    Returns: theta, and the fraction of all draws that was rejected.
+    """
+    bad = ~allowed(theta)
+    drawn, rejected, rounds = bad.numel(), int(bad.sum()), 0
+    while bool(bad.any()):
+        rounds += 1
+        if rounds > ROUNDS:
+            share = 100 * rejected / drawn
+            raise InputError(f"after {ROUNDS} rounds, {share:.1f} % of the draws fall outside {outside}")
+        again = more(2 * int(bad.sum(0).max()))
+        fine = allowed(again)
+        drawn, rejected = drawn + fine.numel(), rejected + int((~fine).sum())
+        for k in range(theta.shape[1]):
+            holes, fill = bad[:, k].nonzero()[:, 0], again[fine[:, k], k]
+            count = min(len(holes), len(fill))
+            theta[holes[:count], k] = fill[:count]
+            bad[holes[:count], k] = False
+    return theta, rejected / drawn
 
 
 def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from bad_bases import wrong_width
@@ -10,7 +12,10 @@ from torch.distributions import MultivariateNormal
 
 import reprior
 from reprior.diagnostics.calibration import calibrate, coverage, ranks, uniformity
+from reprior.diagnostics.checks import Thresholds
+from reprior.diagnostics.verdict import _calibration, _conclude
 from reprior.errors import InputError
+from reprior.guidance.guidance import NoGuidance
 
 
 def moved(dim: int, by: float, width: float = 0.6) -> MultivariateNormal:
@@ -86,3 +91,21 @@ def test_bad_sizes_are_named():
     posterior, _ = gaussian_posterior(dim=2)
     with pytest.raises(InputError, match="got 5 and 50"):
         calibrate(reprior.adapt(posterior, moved(2, 0.5)), pairs=5)
+
+
+class Refuses(NoGuidance):
+    """Draws at one observation, and not at many."""
+
+    def draw(self, denoiser, n, sampler, generator):
+        if denoiser.observations > 1:
+            raise InputError("no draw there")
+        return super().draw(denoiser, n, sampler, generator)
+
+
+def test_a_method_that_fails_at_stored_observations_is_never_ok():
+    posterior, _ = gaussian_posterior(dim=2)
+    found = calibrate(replace(reprior.adapt(posterior, moved(2, 0.3), "none"), guidance=Refuses()), seed=0)
+    assert found.failed
+    verdict, reasons = _conclude(tuple(_calibration(found, Thresholds())))
+    assert verdict == "caution"
+    assert any("The method cannot draw at the stored observations: no draw there." in reason for reason in reasons)

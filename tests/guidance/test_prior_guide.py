@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.distributions import Independent, Laplace, MultivariateNormal, Normal
 
 import reprior
 from reprior.change import make_change
+from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.errors import InputError
 from reprior.guidance.prior_guide import (
     MixtureRatio,
@@ -205,3 +207,25 @@ def test_the_constant_of_an_unnormalised_target_does_not_matter():
     # Without q's own draws other points are fitted, to the same ratio.
     theta = torch.zeros(1, 2)
     assert abs(float(fits[0](theta, torch.zeros(2)) - known(theta, torch.zeros(2)))) < 1.0
+
+
+class Elsewhere(Wrapped):
+    """A base on another device that has draws of its own; "meta" holds shapes alone and refuses to mix, as a GPU does."""
+
+    def __init__(self, inner: Denoiser):
+        super().__init__(inner)
+        self.x = inner.x.to("meta")
+
+    def draws(self, n: int, generator: torch.Generator) -> Tensor:
+        return torch.zeros(n, self.observations, self.dim, device="meta")
+
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        return z / (1 + s**2)
+
+
+def test_the_mixture_follows_the_base_to_its_device():
+    change = make_change(PLAIN_PRIOR, TARGET, PLAIN.scales.theta, 0)
+    guidance = PriorGuide(change, PriorGuideSettings(), copy.deepcopy(THREE))
+    guided = guidance.guide(Elsewhere(PLAIN.condition(X)), generator())
+    z = torch.zeros(5, 2, 2, device="meta")
+    assert guided.mean(z, torch.ones((), device="meta")).device == z.device

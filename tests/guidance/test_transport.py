@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from exact import exact_posterior, gaussian_posterior
+from exact import GaussianBase, exact_posterior, gaussian_posterior
 from torch import Tensor
 from torch.distributions import (
     Categorical,
@@ -33,12 +33,14 @@ from reprior.guidance.transport import (
     quadratics_of,
     why_not,
 )
+from reprior.simulations import Standardizer
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=3, c=C)
 SCALE = POSTERIOR.scales.theta
 X = torch.tensor([[0.4, 0.2, -0.6], [-1.0, 0.8, 0.1]])
 EYE = torch.eye(3)
+UNIT = Standardizer(torch.zeros(2), torch.ones(2))
 CHANGES = {
     "scalar": MultivariateNormal(torch.zeros(3), 0.4 * EYE),
     "scalar and shift": MultivariateNormal(torch.tensor([0.5, -0.4, 1.0]), 0.4 * EYE),
@@ -231,6 +233,17 @@ def test_widening_is_refused_with_the_reason():
     adapted = reprior.adapt(POSTERIOR, wide, "transport")
     with pytest.raises(InputError, match=r"q is wider than p \(by curvature -0\.667\).*Use method='rejuvenate'"):
         adapted.sample((10,), X[0])
+
+
+def test_a_predictive_wider_than_the_start_is_refused():
+    prior = MultivariateNormal(torch.zeros(2), torch.eye(2))
+    change = make_change(prior, MultivariateNormal(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0]))), UNIT, 0)
+    guidance = TransportGuidance(change, "full")
+    narrow = GaussianBase(0.03 * torch.eye(2), 9.0)
+    assert guidance.refused(narrow.condition(torch.zeros(1, 2)), generator()) == {}
+    # The same posterior, and behind it an entry of x with standard deviation 2.1; transport reaches noise 0.98.
+    both = GaussianBase(torch.diag(torch.tensor([0.03, 0.03, 9.0])), 9.0)
+    assert "the predictive of x is 2." in guidance.refused(both.condition(torch.zeros(1, 3)), generator())[0]
 
 
 def test_a_fallback_draws_what_transport_cannot():

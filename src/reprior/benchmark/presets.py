@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from reprior.benchmark import TASKS
 from reprior.guidance.density_ratio import RatioSettings
 from reprior.guidance.importance import SIRSettings
 from reprior.guidance.methods import METHODS, PRESETS
@@ -32,7 +33,6 @@ __all__ = [
     "methods_of",
 ]
 
-TASKS = ("two_moons", "slcp", "gaussian_linear", "oup", "turin")
 REGIMES = ("id", "ood")
 SERIES = ("oup", "turin")  # tasks whose data are a series, for the predictive part
 PRESET_METHODS: dict[str, tuple[str, ...]] = {

@@ -18,6 +18,7 @@ from torch import distributions as td
 
 from reprior import priors, tasks
 from reprior.adapted import AdaptedPosterior, adapt
+from reprior.benchmark import TASKS
 from reprior.change import make_change
 from reprior.diffusion.training import Training
 from reprior.errors import InputError
@@ -27,8 +28,6 @@ from reprior.posterior import Posterior
 from reprior.trainer import train
 
 __all__ = ["KINDS", "PLAN", "TASKS", "Case", "adapted_of", "cases", "observation_of", "target_of"]
-
-TASKS = ("two_moons", "gaussian_linear", "slcp", "oup", "turin")
 
 KINDS: dict[str, str] = {
     "none": "q = p",

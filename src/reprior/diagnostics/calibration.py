@@ -61,6 +61,7 @@ class Calibration:
         spread: for each parameter, the spread of the ranks against a uniform's: above 1, the posterior is too narrow.
         seconds: the time it took.
         why_not: why there is no calibration; empty if there is.
+        failed: whether that is because the method failed at the stored observations.
     """
 
     effective: float
@@ -73,6 +74,7 @@ class Calibration:
     spread: tuple[float, ...]
     seconds: float
     why_not: str = ""
+    failed: bool = False
 
 
 def calibrate(
@@ -109,10 +111,10 @@ def calibrate(
     try:
         samples = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
     except InputError as error:
-        return _none(effective, f"the method cannot draw at the stored observations: {error}")
+        return _none(effective, f"the method cannot draw at the stored observations: {error}", failed=True)
     fine = torch.isfinite(samples).all(-1).all(0)
     if int(fine.sum()) < least:
-        return _none(effective, "the method gives draws that are not finite")
+        return _none(effective, "the method gives draws that are not finite at the stored observations", failed=True)
     samples, theta, counts = samples[:, fine], theta[fine], counts[fine]
     u = ranks(samples, theta, generator)
     f = coverage(samples, theta, adapted.posterior.scales.theta.scale, generator)
@@ -206,6 +208,6 @@ def _lighter(guidance: Guidance) -> Guidance | None:
     return None
 
 
-def _none(effective: float, why: str) -> Calibration:
+def _none(effective: float, why: str, failed: bool = False) -> Calibration:
     empty = torch.zeros(0)
-    return Calibration(effective, 0.0, empty, empty, empty, math.nan, math.nan, (), 0.0, why)
+    return Calibration(effective, 0.0, empty, empty, empty, math.nan, math.nan, (), 0.0, why, failed)

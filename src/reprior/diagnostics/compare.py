@@ -11,7 +11,7 @@ nothing is duplicated.
 **Two methods.** Samples of the adapted posterior against those of another cheap method.
 
 **Importance correction.** Weights p(theta | x) r(theta) / g(theta | x) of adapted draws, g the density of the guided
-denoiser: they are even if and only if the guidance does what it should at these draws.
+denoiser that drew them: they are even if and only if the guidance does what it should at these draws.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from reprior import metrics
 from reprior.adapted import AdaptedPosterior
-from reprior.correction import importance_correction
+from reprior.correction import fix, importance_correction
 from reprior.diagnostics.draws import Scene, draw_adapted
 from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
@@ -174,21 +174,23 @@ def agreement(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
 
 
 def correction_ess(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
-    """ESS/N of the importance correction (`reprior.correction`) on some of the adapted samples.
+    """ESS/N of the importance correction (`reprior.correction`), on draws made for it.
 
     Arguments:
         adapted: the adapted posterior.
         scene: the samples at x.
-        seed: not used: the weights are a function of the samples.
+        seed: draws the samples.
     """
     if adapted.posterior.dim > LARGEST_DIM:
         return Comparison(math.nan, f"densities are dear beyond {LARGEST_DIM} parameters")
     if adapted.method == "none":
         return Comparison(math.nan, "nothing is guided")
-    theta = scene.adapted[:CORRECTION_DRAWS]
+    generator = torch.Generator().manual_seed(seed)
     try:
-        log_w: Tensor = importance_correction(adapted, theta, scene.x).double()
-    except InputError:
-        return Comparison(math.nan, f"method {adapted.method!r} has no density of its own")
+        fixed = fix(adapted, adapted.sampler)
+        theta = draw_adapted(fixed, scene.x, CORRECTION_DRAWS, adapted.sampler, generator)[:, 0]
+    except InputError as error:
+        return Comparison(math.nan, str(error).split(";")[0])
+    log_w = importance_correction(fixed, theta, scene.x).double()
     log_w = log_w.masked_fill(~(log_w < torch.inf), -torch.inf)  # NaN too
     return Comparison(share(log_w), f"On {len(theta)} adapted samples.")

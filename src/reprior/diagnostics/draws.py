@@ -14,11 +14,11 @@ from torch import Generator, Tensor
 
 from reprior.adapted import AdaptedPosterior
 from reprior.change import PriorChange
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.posterior import Posterior
-from reprior.ratio.pool import tempered_weights
+from reprior.ratio.pool import likely_x
 
 __all__ = ["Scene", "draw_adapted", "make_scene", "typical_x"]
 
@@ -78,9 +78,7 @@ def draw_adapted(
         sampler = replace(sampler, corrections=used.guidance.corrections)
     denoiser = used.posterior.condition(x)
     z, _ = used.guidance.draw(denoiser, n, sampler, generator)
-    theta = used.posterior.to_user(z)
-    bad = ~used.change.inside(theta)
-    return used._fill(theta, bad, denoiser, sampler, generator) if bool(bad.any()) else theta
+    return used._fill(used.posterior.to_user(z), denoiser, sampler, generator)[0]
 
 
 def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: int) -> Scene:
@@ -111,14 +109,11 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
 
 
 def typical_x(posterior: Posterior, change: PriorChange, n: int, seed: int) -> Tensor:
-    """Stored observations where q puts them, with shape (n, m): resampled by r, tempered where few would dominate."""
+    """Stored observations where q puts them, with shape (n, m)."""
     simulations = posterior.simulations
     if simulations is None:
         raise InputError(
             "diagnose without an observation needs the stored simulations: give x, or attach them with "
             "posterior.with_simulations(theta, x) (on the command line: --x or --simulations)"
         )
-    generator = torch.Generator().manual_seed(seed)
-    weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
-    rows = torch.multinomial(weights, n, replacement=True, generator=generator)
-    return simulations.x[rows]
+    return likely_x(simulations, change, n, torch.Generator().manual_seed(seed))

@@ -316,6 +316,9 @@ def _worst(name: str, found: list[Comparison], lines: Thresholds) -> Check:
 def _calibration(calibration: Calibration, lines: Thresholds) -> list[Check]:
     if math.isnan(calibration.effective):
         return [skipped(name, calibration.why_not, lines) for name in ("pairs", "sbc", "tarp")]
+    if calibration.failed:
+        failed = [check(name, math.nan, lines, f"{calibration.why_not}.", "caution") for name in ("sbc", "tarp")]
+        return [check("pairs", calibration.effective, lines, most="caution"), *failed]
     if calibration.why_not:
         pairs = check("pairs", calibration.effective, lines, f"Not calibrated: {calibration.why_not}.", "caution")
         return [pairs, *(skipped(name, calibration.why_not, lines) for name in ("sbc", "tarp"))]

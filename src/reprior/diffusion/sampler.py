@@ -26,9 +26,10 @@ from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.schedule import VP, noise_grid
 from reprior.errors import InputError
 
-__all__ = ["PAPER_SAMPLER", "Sampler", "initial_state", "run"]
+__all__ = ["PAPER_SAMPLER", "ROWS", "Sampler", "chunked", "initial_state", "run"]
 
 KINDS = ("multistep", "heun", "euler_maruyama")
+ROWS = 20_000  # rows denoised at once: bounds the memory, whatever n
 LOW_START = 10.0  # below this noise the variance of theta is felt at the start
 
 
@@ -123,6 +124,22 @@ def run(
     grid = noise_grid(start, min(denoiser.s_min, start / 2), sampler.steps, sampler.rho)
     grid = torch.cat([grid, grid.new_zeros(1)])
     return (_multistep if sampler.kind == "multistep" else _heun)(denoiser, z, grid, sampler, generator, on_step)
+
+
+def chunked(
+    denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator, on_step: Callable[[int], None] | None = None
+) -> Tensor:
+    """Runs the sampler in chunks of bounded memory; arguments as in `run`. Returns theta_0, with shape (n, K, D).
+
+    A denoiser with a method ``draws`` (a posterior that is no diffusion, `reprior.integrations.sbi_sampled`) is asked for
+    its own.
+    """
+    own = getattr(denoiser, "draws", None)
+    if own is not None:
+        return own(n, generator)
+    chunk = max(1, ROWS // denoiser.observations)
+    sizes = [min(chunk, n - i) for i in range(0, n, chunk)]
+    return torch.cat([run(denoiser, size, sampler, generator, on_step=on_step) for size in sizes])
 
 
 def _langevin(denoiser: Denoiser, z: Tensor, s: Tensor, step: Tensor, n: int, generator: Generator) -> Tensor:

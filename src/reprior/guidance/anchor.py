@@ -17,9 +17,9 @@ from torch import Generator, Tensor
 
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.guidance.guidance import GradientGuided, Guidance, chunked
+from reprior.guidance.guidance import GradientGuided, Guidance
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 
 __all__ = ["SOME_DRAWS", "AnchorGuidance", "anchor_value", "posterior_draws", "precision_of"]

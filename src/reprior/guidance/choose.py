@@ -9,14 +9,15 @@ a learned ratio otherwise.
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from reprior import priors
 from reprior.change import PriorChange
-from reprior.diffusion.sampler import Sampler
-from reprior.guidance.guidance import chunked
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import Transported, TransportGuidance, largest_noise, quadratics_of, why_not
 from reprior.posterior import Posterior
+from reprior.ratio.pool import likely_x
 from reprior.weights import share
 
 __all__ = ["choose", "left_by_transport", "transport_refused"]
@@ -65,21 +66,11 @@ def look(posterior: Posterior, change: PriorChange, seed: int) -> tuple[float, s
     if posterior.simulations is None:
         return float("nan"), "no stored simulations to measure the ESS on"
     generator = torch.Generator().manual_seed(seed)
-    x = _typical(posterior, change, generator)
+    x = likely_x(posterior.simulations, change, OBSERVATIONS, generator)
     pool = chunked(posterior.condition(x), DRAWS, Sampler(steps=16), generator)
     log_w = change.log_w(pool).cpu()
     ess = float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
     return ess, f"ESS/N of the prior-ratio weights is about {ess:.2g}"
-
-
-def _typical(posterior: Posterior, change: PriorChange, generator: torch.Generator) -> torch.Tensor:
-    from reprior.ratio.pool import tempered_weights
-
-    simulations = posterior.simulations
-    assert simulations is not None
-    weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
-    rows = torch.multinomial(weights, OBSERVATIONS, replacement=True, generator=generator)
-    return simulations.x[rows]
 
 
 def _cuts(change: PriorChange, seed: int) -> bool:
@@ -87,12 +78,19 @@ def _cuts(change: PriorChange, seed: int) -> bool:
     return not bool(change.inside(priors.sample(change.prior, 1_000, seed)).all())
 
 
-def transport_refused(posterior: Posterior, change: PriorChange, seed: int) -> str:
-    """Why one transport cannot make the whole change at typical observations; empty if it can."""
+def transport_refused(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> str:
+    """Why one transport cannot make the whole change at typical observations; empty if it can.
+
+    Arguments:
+        posterior: the base posterior.
+        change: the change of prior.
+        seed: draws the observations.
+        observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
+    """
     quadratics = quadratics_of(change)
     if quadratics is not None and len(quadratics) > 1:
         return "a mixture is drawn component by component"
-    return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed)
+    return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed, observed)
 
 
 def left_by_transport(posterior: Posterior, change: PriorChange, part: Quadratic, seed: int) -> float:
@@ -103,19 +101,22 @@ def left_by_transport(posterior: Posterior, change: PriorChange, part: Quadratic
     if posterior.simulations is None or largest_noise(part) < posterior.base.s_max:
         return 0.0
     generator = torch.Generator().manual_seed(seed)
-    x = _typical(posterior, change, generator)
+    x = likely_x(posterior.simulations, change, OBSERVATIONS, generator)
     draws = chunked(Transported(posterior.condition(x), part), DRAWS, Sampler(steps=16), generator)
     log_w = (change.log_w(draws) - part(draws)).cpu()
     return float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
 
 
-def _refusal(posterior: Posterior, change: PriorChange, seed: int) -> str:
+def _refusal(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> str:
     """Why transport refuses at most typical observations; empty if it does not."""
     if posterior.simulations is None:
         return ""
     generator = torch.Generator().manual_seed(seed)
-    x = _typical(posterior, change, generator)
-    refused = TransportGuidance(change, posterior.base.noise).refused(posterior.condition(x), generator)
+    x = likely_x(posterior.simulations, change, OBSERVATIONS, generator)
+    if observed is not None:
+        x = torch.where(observed, x, torch.nan)
+    denoiser = posterior.condition(x, predict=observed is not None)
+    refused = TransportGuidance(change, posterior.base.noise).refused(denoiser, generator)
     if len(refused) <= OBSERVATIONS / 2:  # the few are drawn by rejuvenation
         return ""
     return next(iter(refused.values())).split(": ", 1)[1].split(". ", 1)[0]

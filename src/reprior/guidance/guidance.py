@@ -6,19 +6,21 @@ resampling, rejuvenation) override `draw`. Everything is in standardised units.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from reprior.diffusion.denoiser import Denoiser, Wrapped
-from reprior.diffusion.sampler import Sampler, run
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 
-__all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned", "chunked"]
+if TYPE_CHECKING:
+    from reprior.posterior import Posterior
 
-ROWS = 20_000  # rows denoised at once
+__all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned"]
 
 
 class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
@@ -46,6 +48,18 @@ class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         """Draws theta ~ q(theta | x), with shape (n, K, D), and what there is to say about it."""
         return chunked(self.guide(denoiser, generator), n, sampler, generator), {}
+
+    def to(self, posterior: Posterior) -> Guidance:
+        """The same guidance for the same posterior on another device: its networks are copied there."""
+        moved = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, nn.Module):
+                setattr(moved, name, copy.deepcopy(value).to(posterior.device))
+            elif isinstance(value, Guidance):
+                setattr(moved, name, value.to(posterior))
+            elif name == "posterior":
+                setattr(moved, name, posterior)
+        return moved
 
     def config(self) -> dict[str, Any]:
         """The plain data that rebuilds the method, beside its tensors."""
@@ -114,16 +128,3 @@ def check_learned(name: str, denoiser: Denoiser, dim: int, observed: list[bool] 
         f"method {name!r} was learned to draw {what} from {trained}, and something else is asked; adapt again, for "
         "`predict` with observed= (which entries of x are seen), or use transport, rejuvenate or sir"
     )
-
-
-def chunked(denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:
-    """Runs the sampler in chunks of bounded memory. Returns theta_0, with shape (n, K, D).
-
-    A denoiser with a method ``draws`` (a posterior that is no diffusion, `reprior.integrations.sbi_sampled`) is asked for
-    its own.
-    """
-    own = getattr(denoiser, "draws", None)
-    if own is not None:
-        return own(n, generator)
-    chunk = max(1, ROWS // denoiser.observations)
-    return torch.cat([run(denoiser, min(chunk, n - i), sampler, generator) for i in range(0, n, chunk)])

@@ -15,9 +15,9 @@ from torch import Generator, Tensor
 from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.guidance import Guidance
 
 __all__ = ["SIRGuidance", "SIRSettings", "systematic"]
 

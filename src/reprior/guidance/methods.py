@@ -101,11 +101,16 @@ def build_guidance(
         return learn_correction(posterior, change, chosen, seed, progress, _mask(observed)), why
     if method == "priorguide":
         return PriorGuide(change, chosen, fit_mixture(change, chosen, seed)), why
+    if method == "rejuvenate":
+        learned = None
+        if chosen.below == "learned":  # on the base itself: what transport takes over has a largest noise, and s0 none
+            training = _fit_to_base(replace(BEST, under="base"), posterior)
+            learned = learn_ratio(posterior, change, "nre", training, seed, progress, _mask(observed))
+        return RejuvenateGuidance(change, noise, chosen, learned), why
     simple = {
         "none": lambda: NoGuidance(),
         "transport": lambda: TransportGuidance(change, noise),
         "anchor": lambda: AnchorGuidance(change),
-        "rejuvenate": lambda: RejuvenateGuidance(change, noise, chosen),
         "priorguide_mc": lambda: PriorGuideMonteCarlo(change, chosen),
         "sir": lambda: SIRGuidance(change, chosen),
         "analytic": lambda: AnalyticGuidance(posterior, change, chosen),

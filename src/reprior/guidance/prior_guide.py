@@ -141,6 +141,7 @@ class PriorGuide(Guidance):
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         d = self.mixture.means.shape[1]
         pooled = posterior_draws(denoiser, generator)[..., :d].var(0).mean(-1, keepdim=True)
+        self.mixture.to(denoiser.x.device)  # it was fitted, or loaded, on the CPU
         return _MixtureGuided(denoiser, self.mixture, pooled)
 
     def config(self) -> dict[str, Any]:

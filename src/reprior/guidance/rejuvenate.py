@@ -22,10 +22,10 @@ from torch import Generator, Tensor
 from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import Sampler, randn, run
+from reprior.diffusion.sampler import ROWS, Sampler, chunked, randn, run
 from reprior.errors import InputError
 from reprior.guidance.anchor import AnchorGuided, precision_of
-from reprior.guidance.guidance import ROWS, Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import systematic
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported, largest_noise, why_not
@@ -46,7 +46,8 @@ class RejuvenateSettings:
         s0: the noise level, in standardised units (lowered where transport does not reach that far); 0 chooses it
             from the ESS and the curvature of log r.
         steps: sampler steps from s0 down.
-        below: what guides below s0: "choose" (transport if exact, else the anchor), "transport", "anchor" or "learned".
+        below: what guides below s0: "choose" (transport if exact, else the anchor), "transport", "anchor" or "learned"
+            (a ratio that is trained first, by nre with its defaults; tempered steps before the last are the anchor's).
         ess: a step of tempering keeps at least this ESS/N; one step is enough where the whole change does.
         stages: the largest number of tempering steps.
     """
@@ -122,6 +123,8 @@ class RejuvenateGuidance(Guidance):
         if below == "anchor" and not (self.quadratic.exact or change.differentiable):
             raise InputError("rejuvenate guides by the gradient of log r, and this one has none; use method='sir'")
         self.below = below
+        # The steps on the way are guided by the anchor: without one, the change is made in a single step.
+        self.stages = self.settings.stages if self.quadratic.exact or change.differentiable else 1
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
@@ -149,7 +152,7 @@ class RejuvenateGuidance(Guidance):
         spare = 0 if bool(torch.isfinite(first).all()) else int(SPARE * n) + 10
         while power < 1:
             stages += 1
-            rise = self._rise(log_w, 1 - power) if stages < self.settings.stages else 1 - power
+            rise = self._rise(log_w, 1 - power) if stages < self.stages else 1 - power
             power = min(1.0, power + rise)
             kept = n + spare if power == 1 else len(pool)
             members = rise * log_w
@@ -216,7 +219,12 @@ class RejuvenateGuidance(Guidance):
         return torch.cat(parts)
 
     def config(self) -> dict[str, Any]:
-        return {"settings": asdict(self.settings)}
+        own = {"settings": asdict(self.settings)}
+        learned = self.learned
+        return own if learned is None else {**own, "learned": {"method": learned.name, "guidance": learned.config()}}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self.learned is None else self.learned.tensors()
 
 
 def _spread(pool: Tensor, log_w: Tensor) -> Tensor:

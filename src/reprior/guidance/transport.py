@@ -23,10 +23,10 @@ from torch import Generator, Tensor
 
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 from reprior.guidance.anchor import SOME_DRAWS, posterior_draws
-from reprior.guidance.guidance import Guidance, chunked
+from reprior.guidance.guidance import Guidance
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
 
 __all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of", "why_not"]
@@ -113,8 +113,8 @@ class TransportGuidance(Guidance):
     Arguments:
         change: the change of prior.
         noise: the noise the base was trained with.
-        fallback: draws for observations whose posterior is too wide for the noise that transport can start at; without
-            one they are refused.
+        fallback: draws for observations whose posterior (or predictive) is too wide for the noise that transport can
+            start at; without one they are refused.
     """
 
     name = "transport"
@@ -143,7 +143,9 @@ class TransportGuidance(Guidance):
         if min(starts) >= denoiser.s_max:  # it reaches the noise that the base starts at
             return {}
         draws = posterior_draws(denoiser, generator, self.probes)
-        widths = draws[..., : len(self.quadratics[0].h)].std(0).amax(-1).tolist()
+        spread = draws.std(0)  # of all that is diffused: the parameters, and the predicted entries of x
+        widths = spread.amax(-1).tolist()
+        wide = ["posterior" if i < len(self.quadratics[0].h) else "predictive of x" for i in spread.argmax(-1).tolist()]
         out = {}
         for quadratic, start in zip(self.quadratics, starts, strict=True):
             lowest = float(torch.linalg.eigvalsh(quadratic.L).min())
@@ -156,7 +158,7 @@ class TransportGuidance(Guidance):
                 if start < min(START * width, denoiser.s_max):
                     out[k] = (
                         f"transport cannot make this change of prior alone: {cause} below noise {start:.3g}, and the "
-                        f"posterior is {width:.3g} wide (standardised units). Use method='rejuvenate', which starts "
+                        f"{wide[k]} is {width:.3g} wide (standardised units). Use method='rejuvenate', which starts "
                         "below that"
                     )
         return out

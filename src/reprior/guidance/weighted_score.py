@@ -15,11 +15,12 @@ from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, Wrapped
+from reprior.diffusion.sampler import ROWS
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.density_ratio import RatioSettings
 from reprior.guidance.guidance import Guidance, check_learned
 from reprior.networks.ratio import RatioMLP
-from reprior.posterior import ROWS, Posterior
+from reprior.posterior import Posterior
 from reprior.ratio.pool import Pool
 from reprior.ratio.training import NOISY_COPIES, join, make_pool, noisy_rows
 

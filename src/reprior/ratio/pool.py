@@ -16,16 +16,16 @@ from torch import Generator, Tensor
 from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 from reprior.guidance.anchor import precision_of
-from reprior.guidance.guidance import chunked
 from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import Transported
 from reprior.posterior import Posterior
+from reprior.simulations import Simulations
 from reprior.weights import share
 
-__all__ = ["Pool", "bound", "joint_pool", "posterior_pool", "tempered_weights"]
+__all__ = ["Pool", "bound", "joint_pool", "likely_x", "posterior_pool", "tempered_weights"]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,12 @@ def tempered_weights(log_r: Tensor, least: float) -> Tensor:
                 high = middle
     finite = torch.where(torch.isfinite(log_r), low * log_r, log_r)
     return torch.softmax(finite, 0)
+
+
+def likely_x(simulations: Simulations, change: PriorChange, n: int, generator: Generator) -> Tensor:
+    """Stored observations where q puts them, with shape (n, m): resampled by r, tempered where few would dominate."""
+    weights = tempered_weights(change.log_r(simulations.theta), least=min(100.0, len(simulations) / 10))
+    return simulations.x[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
 
 def stored(posterior: Posterior, observed: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -12,13 +12,14 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
+from reprior.diffusion.sampler import ROWS
 from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.anchor import anchor_value
 from reprior.guidance.choose import left_by_transport, transport_refused
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.quadratic import Quadratic, expressible_part, find_quadratic
-from reprior.posterior import ROWS, Posterior
+from reprior.posterior import Posterior
 from reprior.ratio.losses import loss_of
 from reprior.ratio.pool import Pool, bound, joint_pool, posterior_pool
 
@@ -131,7 +132,7 @@ def learn_ratio(
         observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
         pool: a training set made before with the same settings.
     """
-    under = _taken_over(posterior, change, settings, seed)
+    under = _taken_over(posterior, change, settings, seed, observed)
     pool = make_pool(posterior, change, settings, seed, observed, under) if pool is None else pool
     rest = change if under is None else change.without(under)
     generator = torch.Generator().manual_seed(seed + 1)
@@ -173,12 +174,14 @@ def learn_ratio(
     return DensityRatioGuidance(estimator, model, posterior, change, settings, result, notes, under)
 
 
-def _taken_over(posterior: Posterior, change: PriorChange, settings: RatioSettings, seed: int) -> Quadratic | None:
+def _taken_over(
+    posterior: Posterior, change: PriorChange, settings: RatioSettings, seed: int, observed: Tensor | None
+) -> Quadratic | None:
     """The part of log r that transport takes over, if any."""
     if settings.under == "base" or settings.weights == "joint":
         return None
     part = expressible_part(change, posterior.base.noise)
-    if settings.under == "transport" or not transport_refused(posterior, change, seed):
+    if settings.under == "transport" or not transport_refused(posterior, change, seed, observed):
         return part
     return part if left_by_transport(posterior, change, part, seed) > NEARLY else None
 

@@ -42,11 +42,6 @@ class RelativeDensity:
     mean: Tensor
     cov: Tensor
 
-    @classmethod
-    def of(cls, denoiser: Denoiser, draws: Tensor) -> RelativeDensity:
-        """From base draws at the observation, with shape (n, d)."""
-        return cls(denoiser, draws.double().mean(0), torch.cov(draws.double().T).reshape(2 * draws.shape[1:]))
-
     def __call__(self, theta: Tensor) -> Tensor:
         """The log-density of standardised theta, with shape (n, d), in double precision, with shape (n,)."""
         return torch.cat([self._rows(part) for part in theta.split(ROWS)])

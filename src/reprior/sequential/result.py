@@ -86,7 +86,8 @@ def verdict_of(info: Info, pool: int) -> str:
         agreement, moved = details["agreement"], details.get("moved", 0.0)
         if agreement < TRUSTED:
             word = "caution" if agreement >= DOUBTED else "do not trust"
-            return f"{word}: the fitted sum of log-densities differs from the exact one (ESS/N {agreement:.2f})"
+            how = "differs from the exact one" if agreement > 0 else "could not be compared with the exact one"
+            return f"{word}: the fitted sum of log-densities {how} (ESS/N {agreement:.2f})"
         if moved > FAR:
             return f"caution: the guided draws were {moved:.1f} standard deviations off before they were moved"
         return "ok" if left >= VERY_FEW else f"caution: {few}"

@@ -10,12 +10,15 @@ fits of all terms, in one frame, add up to log r_n. Nuisance parameters nu are i
 
     log p(theta_c | x) = log E_g [ p(theta_c, nu | x) / g(nu | theta_c) ],     g Gaussian, at fixed quasi-random nodes
 
+over the prior's support.
+
 At every later observation each term gets more points, from the posterior as it then is: what the fit missed there is
 seen (`Check`) and mended, so that the error of the fit does not pile up.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -34,6 +37,7 @@ __all__ = ["Check", "Conditional", "Term", "Terms"]
 NODES = 64  # of the integral over nuisance parameters
 WIDEN = 1.5  # the variance of g against that of the draws it was fitted to
 JITTER = 0.5
+TRIES = 20  # draws of a nuisance value until one lies inside the prior's support
 FALL = 0.1  # the least curvature of a fitted density, in whitened units, where a Gaussian has 1
 
 
@@ -90,7 +94,7 @@ class Check:
 
     Attributes:
         error: the standard deviation of (exact sum - fitted sum).
-        ess: ESS/N of the weights exp(exact sum - fitted sum).
+        ess: ESS/N of the weights exp(exact sum - fitted sum); draws that could not be compared have no weight.
     """
 
     error: float
@@ -132,8 +136,11 @@ class Terms:
         term = Term(x, draws.mean(0), torch.cov(draws.T).reshape(2 * draws.shape[1:]), draws[:0], draws[:0, 0])
         near = self.posterior.scales.theta.forward(samples).double()
         half = self.points // 2
-        wide = [_jittered(some, half, generator) for some in (draws, near)]
-        self.terms.append(self._extend(term, torch.cat(wide)))
+        points = torch.cat([_jittered(some, half, generator) for some in (draws, near)])
+        points = points[self._inside(points)]
+        if len(points) == 0:
+            raise InputError("no draw near the posterior lies inside the prior's support")
+        self.terms.append(self._extend(term, points))
 
     def base_draws(self, x: Tensor, n: int, generator: Generator) -> Tensor:
         """Standardised draws of the base at x, with shape (n, d), in double precision."""
@@ -142,13 +149,15 @@ class Terms:
         return self.posterior.scales.theta.forward(theta).double()
 
     def _extend(self, term: Term, points: Tensor) -> Term:
-        inside = torch.isfinite(priors.log_prob(self.posterior.prior, self._user(points)))
-        points = points[inside]
-        if len(points) == 0:
-            raise InputError("no draw near the posterior lies inside the prior's support")
         density = RelativeDensity(self.posterior.condition(term.x.unsqueeze(0)), term.mean, term.cov)
         values = density(points.float())
         return replace(term, points=torch.cat([term.points, points]), values=torch.cat([term.values, values]))
+
+    def _log_prior(self, points: Tensor) -> Tensor:
+        return priors.log_prob(self.posterior.prior, self._user(points)).double()
+
+    def _inside(self, points: Tensor) -> Tensor:
+        return torch.isfinite(self._log_prior(points))
 
     def _user(self, points: Tensor) -> Tensor:
         return self.posterior.scales.theta.inverse(points.float())
@@ -163,24 +172,29 @@ class Terms:
 
     def ratio(self, generator: Generator) -> CarriedRatio:
         """log r_n: the sum of the terms, as one fit."""
-        data = [(t.points[:, self.carried], self._carried_values(t, generator)) for t in self.terms]
+        data = [self._carried(term, generator) for term in self.terms]
         frame = Frame.over(torch.cat([points for points, _ in data]), generator)
         chosen = [choose(frame, *one, 0.0, generator) for one in data]
         width, ridge = sorted(chosen)[len(chosen) // 2]  # one frame and width, so that coefficients add
         coefficients = torch.stack([fit(frame, *one, width, ridge, 0.0) for one in data]).sum(0)
         return CarriedRatio.of(self.posterior.scales.theta, self.carried, frame, width, coefficients)
 
-    def _carried_values(self, term: Term, generator: Generator) -> Tensor:
-        """log p(theta_c | x_k) - log p(theta_c) at the term's points."""
-        if self._prior is None:
-            return term.values - priors.log_prob(self.posterior.prior, self._user(term.points)).double()
+    def _carried(self, term: Term, generator: Generator) -> tuple[Tensor, Tensor]:
+        """theta_c of the term's points, with shape (n, c), and log p(theta_c | x_k) - log p(theta_c) there."""
         theta_c = term.points[:, self.carried]
+        if self._prior is None:
+            return theta_c, term.values - self._log_prior(term.points)
         fitted = self.joint(term, generator)
-        mine = self._integrate(lambda z: fitted(self._user(z)).double(), self._conditional(term), theta_c)
-        prior = self._integrate(
-            lambda z: priors.log_prob(self.posterior.prior, self._user(z)).double(), self._prior, theta_c
-        )
-        return mine - prior
+
+        def log_f(z: Tensor) -> Tensor:  # the fit knows no bounds: nothing lies outside the prior's support
+            return fitted(self._user(z)).double().masked_fill(~self._inside(z), -torch.inf)
+
+        values = self._integrate(log_f, self._conditional(term), theta_c)
+        values = values - self._integrate(self._log_prior, self._prior, theta_c)
+        known = torch.isfinite(values)  # elsewhere no node has mass
+        if not bool(known.any()):
+            raise InputError("no nuisance value near the posterior lies inside the prior's support")
+        return theta_c[known], values[known]
 
     def _conditional(self, term: Term) -> Conditional:
         return Conditional.of(term.mean, term.cov, self.carried, self.nuisance)
@@ -211,18 +225,33 @@ class Terms:
         rows = torch.randperm(len(samples), generator=generator)[: self.checks]
         points = self.posterior.scales.theta.forward(samples[rows]).double()
         total = torch.zeros(len(points), dtype=torch.float64)
+        compared = torch.ones(len(points), dtype=torch.bool)
         for k, term in enumerate(self.terms):
-            here = points
-            if len(self.nuisance) and k + 1 < len(self.terms):  # the nuisance of an earlier observation is another one
-                noise = torch.randn(len(points), len(self.nuisance), generator=generator, dtype=torch.float64)
-                nu = self._conditional(term).at(points[:, self.carried], noise / WIDEN**0.5)
-                here = self._fill(points[:, self.carried], nu)
-            fitted = self.joint(term, generator)
-            self.terms[k] = self._extend(term, here)
-            new = self.terms[k].points[len(term.points) :], self.terms[k].values[len(term.points) :]
-            if len(new[0]) == len(points):
-                total += new[1] - fitted(self._user(new[0])).double()
-        return Check(float(total.std()), metrics.ess(total))
+            last = k + 1 == len(self.terms)
+            here = points if last or not len(self.nuisance) else self._earlier(term, points[:, self.carried], generator)
+            inside = self._inside(here)
+            compared &= inside
+            if bool(inside.any()):
+                fitted = self.joint(term, generator)
+                self.terms[k] = self._extend(term, here[inside])
+                total[inside] += self.terms[k].values[len(term.values) :] - fitted(self._user(here[inside])).double()
+        left = total[compared]
+        if len(left) < 2:
+            return Check(math.inf, 0.0)
+        return Check(float(left.std()), metrics.ess(left) * len(left) / len(points))
+
+    def _earlier(self, term: Term, theta_c: Tensor, generator: Generator) -> Tensor:
+        """theta_c with nuisance values of an earlier observation, inside the prior's support where some are found."""
+        z = theta_c.new_full((len(theta_c), self.posterior.dim), torch.nan)
+        inside = torch.zeros(len(theta_c), dtype=torch.bool)
+        for _ in range(TRIES):
+            noise = torch.randn(len(theta_c), len(self.nuisance), generator=generator, dtype=torch.float64)
+            new = self._fill(theta_c, self._conditional(term).at(theta_c, noise / WIDEN**0.5))
+            z = torch.where(inside.unsqueeze(-1), z, new)
+            inside = self._inside(z)
+            if bool(inside.all()):
+                break
+        return z
 
 
 def _jittered(points: Tensor, n: int, generator: Generator) -> Tensor:
