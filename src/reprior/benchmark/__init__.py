@@ -2,4 +2,4 @@
 
 __all__ = ["TASKS"]
 
-TASKS = ("two_moons", "slcp", "gaussian_linear", "oup", "turin")
+TASKS: tuple[str, ...] = ("two_moons", "slcp", "gaussian_linear", "oup", "turin")
