@@ -46,6 +46,15 @@ def test_redrawing_the_period_leaves_the_prior_and_what_a_light_curve_sees():
     assert float(torch.corrcoef(torch.stack([found[:, 3], prior[:, 3]]))[0, 1]) < 0.8
 
 
+def test_a_sample_that_is_no_orbit_has_no_weight():
+    theta = priors.sample(TransitPrior(), 500, seed=6)
+    theta[:10, 1] = -1.0
+    known, _ = with_period(theta, 4.0)
+    assert (known[:, 1] > 1).all()
+    with pytest.raises(InputError, match=r"no sample has an orbit with a period of 4\.0 d"):
+        with_period(theta[:10], 4.0)
+
+
 def test_bad_input_is_named():
     with pytest.raises(InputError, match="period must be > 0 days; got -1"):
         with_period(torch.zeros(3, 8), -1)

@@ -49,7 +49,7 @@ def with_period(theta: Tensor, period: float, seed: int = 0) -> tuple[Tensor, fl
     log_w = _log_prior(v, b, torch.full_like(v, period)) - torch.logsumexp(
         _log_prior(v.unsqueeze(-1), b.unsqueeze(-1), grid), -1
     )
-    weight = torch.softmax(log_w, 0)
+    weight = torch.softmax(log_w.nan_to_num(nan=-torch.inf), 0)  # a sample with no orbit at all has no weight
     if not bool(torch.isfinite(weight).all()):
         raise InputError(f"no sample has an orbit with a period of {period} d: b > a in all {len(theta)}")
     ess = float(1 / weight.square().sum()) / len(weight)

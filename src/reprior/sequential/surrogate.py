@@ -19,9 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reprior.sequential.coordinates import COORDINATES
 from reprior.simulations import Standardizer
 
-__all__ = ["CarriedRatio", "Frame", "fit"]
+__all__ = ["CarriedRatio", "Frame", "coordinates_of", "fit"]
 
 BUMPS = 250
 WIDTHS = (0.35, 0.7, 1.4, 2.8)  # of the bumps, times sqrt(c) whitened units
@@ -129,13 +130,25 @@ def choose(
     return chosen
 
 
+def coordinates_of(theta: Tensor, scale: Standardizer, name: str) -> Tensor:
+    """The coordinates of theta, with shape (*, d), in double precision.
+
+    Arguments:
+        theta: parameters in the user's units.
+        scale: the standardisation of theta.
+        name: "theta", standardised, or the name of other coordinates.
+    """
+    return scale.forward(theta).double() if name == "theta" else COORDINATES[name](theta.double())
+
+
 class CarriedRatio(nn.Module):
     """log r(theta) of parameters in the user's units, theta with shape (*, d) -> (*); nuisance entries do not count.
 
     Arguments:
         scale: the standardisation of theta.
-        carried: the indices of the carried parameters, with shape (c,).
+        carried: the indices of the carried parameters (or coordinates), with shape (c,).
         bumps: the number of bumps.
+        coordinates: "theta", standardised, or the name of other coordinates.
     """
 
     scale: Standardizer
@@ -146,9 +159,9 @@ class CarriedRatio(nn.Module):
     width: Tensor
     coefficients: Tensor
 
-    def __init__(self, scale: Standardizer, carried: Tensor, bumps: int):
+    def __init__(self, scale: Standardizer, carried: Tensor, bumps: int, coordinates: str = "theta"):
         super().__init__()
-        self.scale = scale
+        self.scale, self.coordinates = scale, coordinates
         c = len(carried)
         zeros = {"centre": (c,), "whiten": (c, c), "bumps": (bumps, c), "width": ()}
         self.register_buffer("carried", carried)
@@ -158,10 +171,18 @@ class CarriedRatio(nn.Module):
         self.register_buffer("coefficients", torch.zeros(columns, dtype=torch.float64))
 
     @classmethod
-    def of(cls, scale: Standardizer, carried: Tensor, frame: Frame, width: float, coefficients: Tensor) -> CarriedRatio:
+    def of(
+        cls,
+        scale: Standardizer,
+        carried: Tensor,
+        frame: Frame,
+        width: float,
+        coefficients: Tensor,
+        coordinates: str = "theta",
+    ) -> CarriedRatio:
         """From a frame and its coefficients."""
         count = len(frame.bumps) if bool(coefficients[-len(frame.bumps) :].any()) else 0
-        made = cls(scale, carried, count)
+        made = cls(scale, carried, count, coordinates)
         for name, value in (("centre", frame.centre), ("whiten", frame.whiten), ("bumps", frame.bumps[:count])):
             getattr(made, name).copy_(value)
         made.width.fill_(width)
@@ -169,7 +190,7 @@ class CarriedRatio(nn.Module):
         return made
 
     def forward(self, theta: Tensor) -> Tensor:
-        z = self.scale.forward(theta)[..., self.carried].double()
+        z = coordinates_of(theta, self.scale, self.coordinates)[..., self.carried]
         u = (z - self.centre) @ self.whiten
         plain = len(self.coefficients) - len(self.bumps)
         value = _plain(u) @ self.coefficients[:plain]
@@ -180,4 +201,4 @@ class CarriedRatio(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """The plain data that rebuilds the module, beside its tensors."""
-        return {"carried": self.carried.tolist(), "bumps": len(self.bumps)}
+        return {"carried": self.carried.tolist(), "bumps": len(self.bumps), "coordinates": self.coordinates}
