@@ -13,6 +13,7 @@ with the least error on held-out values; no bumps at all is among the choices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,15 +102,25 @@ def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float,
         ridge: the ridge; infinity for no bumps.
         least: the least curvature L of the quadratic, in whitened units: above zero, the function falls on all sides.
     """
+    u, left, quadratic = _without_quadratic(frame, theta, values, least)
+    if ridge == torch.inf:
+        return torch.cat([quadratic, quadratic.new_zeros(len(frame.bumps))])
+    return torch.cat([quadratic, *_ridge(_bumps(u, frame.bumps, width), left, [ridge])])
+
+
+def _without_quadratic(frame: Frame, theta: Tensor, values: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """u of the points that are fitted, what the quadratic leaves of their values, and its coefficients."""
     keep = values > values.max() - DROP
     u, y = frame.white(theta[keep]), values[keep].double()
     quadratic = _quadratic(u, y, least)
-    if ridge == torch.inf:
-        return torch.cat([quadratic, quadratic.new_zeros(len(frame.bumps))])
-    a = _bumps(u, frame.bumps, width)
+    return u, y - _plain(u) @ quadratic, quadratic
+
+
+def _ridge(a: Tensor, left: Tensor, ridges: Sequence[float]) -> list[Tensor]:
+    """The coefficients of the bumps for each ridge, each with shape (B,); a: the bumps at the points, with shape (n, B)."""
     eye = torch.eye(a.shape[1], dtype=torch.float64)
-    left = y - _plain(u) @ quadratic
-    return torch.cat([quadratic, torch.linalg.solve(a.T @ a + ridge * len(a) * eye, a.T @ left)])
+    square, right = a.T @ a, a.T @ left
+    return [torch.linalg.solve(square + ridge * len(a) * eye, right) for ridge in ridges]
 
 
 def choose(
@@ -120,13 +131,17 @@ def choose(
     cut = int(HELD * len(theta))
     held, kept = order[:cut], order[cut:]
     held = held[values[held] > values.max() - DROP]
-    best, chosen = float("inf"), (1.0, torch.inf)
-    options = [(1.0, torch.inf), *((w * theta.shape[1] ** 0.5, r) for w in WIDTHS for r in RIDGES)]
-    for width, ridge in options:
-        told = frame.design(theta[held], width) @ fit(frame, theta[kept], values[kept], width, ridge, least)
-        error = float((told - values[held]).square().mean().sqrt())
-        if best > CLOSE and error < 0.95 * best:
-            best, chosen = error, (width, ridge)
+    u, left, quadratic = _without_quadratic(frame, theta[kept], values[kept], least)
+    here = frame.white(theta[held])
+    open_ = values[held] - _plain(here) @ quadratic  # what bumps have to give
+    best, chosen = float(open_.square().mean().sqrt()), (1.0, torch.inf)
+    for width in (w * theta.shape[1] ** 0.5 for w in WIDTHS):
+        found = _ridge(_bumps(u, frame.bumps, width), left, RIDGES)
+        there = _bumps(here, frame.bumps, width)
+        for ridge, weights in zip(RIDGES, found, strict=True):
+            error = float((there @ weights - open_).square().mean().sqrt())
+            if best > CLOSE and error < 0.95 * best:
+                best, chosen = error, (width, ridge)
     return chosen
 
 
