@@ -96,25 +96,29 @@ def steps_figure(
 
 
 def errors_figure(rows: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
-    """The normalised RMSE about the published values against the number of windows, one line a run.
+    """The normalised RMSE against the number of windows, about the fit and about the published values, one line a run.
 
     Arguments:
         rows: of `tables.error_rows`.
         path: the PNG file.
         title: above the figure.
     """
+    panels = {"rmse_fit": "about the conventional fit", "rmse_published": "about the published values"}
     with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        axis = figure.subplots()
-        for run in dict.fromkeys(row["run"] for row in rows):
-            mine = [(row["n"], row["rmse_published"]) for row in rows if row["run"] == run]
-            label, colour, style = RUNS.get(run, (run, INK, "-"))
-            axis.plot(*zip(*mine, strict=True), style, color=colour, marker="o", markersize=3, label=label)
-        axis.set(xlabel="windows n", ylabel="normalised RMSE", ylim=(0, None))
-        axis.set_xticks(sorted({row["n"] for row in rows}))
-        axis.grid(axis="y", color="#e3e6ea", linewidth=0.6)
-        axis.legend()
-        axis.set_title(title)
+        figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, (column, name) in zip(axes, panels.items(), strict=True):
+            for run in dict.fromkeys(row["run"] for row in rows):
+                mine = [(row["n"], row[column]) for row in rows if row["run"] == run]
+                label, colour, style = RUNS.get(run, (run, INK, "-"))
+                axis.plot(*zip(*mine, strict=True), style, color=colour, marker="o", markersize=3, label=label)
+            axis.set(xlabel="windows n", ylim=(0, None))
+            axis.set_xticks(sorted({row["n"] for row in rows}))
+            axis.grid(axis="y", color="#e3e6ea", linewidth=0.6)
+            axis.set_title(name, fontsize=9)
+        axes[0].set_ylabel("normalised RMSE (prior sd)")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         return _write(figure, path)
 
 
@@ -155,7 +159,7 @@ def windows_figure(
             axis.fill_between(windows.time, low, high, color=POSTERIOR, alpha=0.55, linewidth=0)
             axis.plot(windows.time, middle, color=POSTERIOR, linewidth=1.0)
             axis.plot(windows.time, windows.flux[n], ".", color=FIT, markersize=2.2)
-            axis.set_title(f"{n + 1}: {windows.mid_times[n]:.3f}", fontsize=8)
+            axis.set_title(f"n = {n + 1}, t = {windows.mid_times[n]:.3f} d", fontsize=8)
         for axis in axes[-1]:
             axis.set_xlabel("days from mid-transit")
         for axis in axes[:, 0]:

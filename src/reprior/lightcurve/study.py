@@ -246,7 +246,7 @@ def _write(
             runs["known period"],
             f"{planet}: the posterior after each of {n} transits",
         ),
-        "error figure": errors_figure(errors, out / "errors.png", f"{planet}: distance to the published values"),
+        "error figure": errors_figure(errors, out / "errors.png", f"{planet}: error after each of {n} transits"),
         "windows figure": windows_figure(
             windows,
             steps,
