@@ -175,11 +175,13 @@ def run_study(
 def agreement(one: Tensor, other: Tensor) -> dict[str, float]:
     """How well two sets of samples, with shape (n, 8), agree in the parameters of interest.
 
-    Returns: for each, the difference of the medians in standard deviations of the first, and `c2st_fast` of all four.
+    Returns: for each, the difference of the medians in standard deviations of the first, and `c2st_fast` of all four, on as
+    many samples of one as of the other.
     """
     first, second = summary(one), summary(other)
     shifts = {f"shift_{name}": (second[name][0] - first[name][0]) / first[name][1] for name in INTEREST}
-    a, b = (fold_inclination(theta)[:, COLUMNS] for theta in (one, other))
+    n = min(len(one), len(other))
+    a, b = (fold_inclination(theta)[:n, COLUMNS] for theta in (one, other))
     return {**shifts, "c2st": metrics.c2st_fast(a, b)}
 
 
