@@ -64,12 +64,12 @@ def run(
     import torch
 
     from reprior.lightcurve.base import BaseSettings
-    from reprior.lightcurve.study import StudySettings, run_study
+    from reprior.lightcurve.study import StudySettings, competitor_settings, run_study
 
     torch.set_num_threads(threads)
     known, photometry, folder = _windows(target, data, out)
     base = BaseSettings(known.windows.half_width, simulations=simulations, steps=steps)
-    methods = dict.fromkeys(competitor, "best")
+    methods = competitor_settings(competitor)
     settings = StudySettings(base, competitors=methods, samples=samples, exact=exact, seed=seed)
     study = run_study(known, photometry, folder, settings, bases)
     typer.echo(str(study.updates))

@@ -120,7 +120,9 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
         return PriorChange(posterior.prior, None, ratio, True, "samples", scale, outside, reach=reach)
     if meta["target_kind"] == "carried":
         config = meta["target_config"]
-        ratio = CarriedRatio(scale, torch.tensor(config["carried"]), config["bumps"])
+        ratio = CarriedRatio(
+            scale, torch.tensor(config["carried"]), config["bumps"], config.get("coordinates", "theta")
+        )
         ratio.load_state_dict(network)
         return PriorChange(posterior.prior, None, ratio, True, "carried", scale, outside)
     kept = priors.from_dict(meta["target"]) if target is None else target

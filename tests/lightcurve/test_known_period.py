@@ -5,7 +5,7 @@ import torch
 
 from reprior import priors
 from reprior.errors import InputError
-from reprior.lightcurve.known_period import with_period
+from reprior.lightcurve.known_period import redraw_period, with_period
 from reprior.lightcurve.transit_prior import TransitPrior, impact_parameter
 
 
@@ -32,6 +32,27 @@ def test_speed_and_impact_parameter_are_kept():
     assert known[:, 1] == pytest.approx(12.0, abs=1e-4)
     assert impact_parameter(known) == pytest.approx(0.4, abs=1e-3)
     assert (known[:, 2] < 90).all()
+
+
+def test_redrawing_the_period_leaves_the_prior_and_what_a_light_curve_sees():
+    prior = priors.sample(TransitPrior(), 20_000, seed=4)
+    found = redraw_period(prior, torch.Generator().manual_seed(5))
+    assert found[:, 1] / found[:, 3] == pytest.approx(prior[:, 1] / prior[:, 3], rel=1e-4)
+    assert impact_parameter(found) == pytest.approx(impact_parameter(prior), abs=2e-3)
+    for i in (1, 2, 3):  # two sets of 20,000: 4 standard errors, and 4 % in width
+        margin = 4 * float(prior[:, i].std()) * (2 / 20_000) ** 0.5
+        assert float(found[:, i].mean()) == pytest.approx(float(prior[:, i].mean()), abs=margin)
+        assert float(found[:, i].std()) == pytest.approx(float(prior[:, i].std()), rel=0.04)
+    assert float(torch.corrcoef(torch.stack([found[:, 3], prior[:, 3]]))[0, 1]) < 0.8
+
+
+def test_a_sample_that_is_no_orbit_has_no_weight():
+    theta = priors.sample(TransitPrior(), 500, seed=6)
+    theta[:10, 1] = -1.0
+    known, _ = with_period(theta, 4.0)
+    assert (known[:, 1] > 1).all()
+    with pytest.raises(InputError, match=r"no sample has an orbit with a period of 4\.0 d"):
+        with_period(theta[:10], 4.0)
 
 
 def test_bad_input_is_named():

@@ -32,7 +32,9 @@ REFERENCE = Reference(
 BASE = BaseSettings(simulations=2_000, steps=120, batch=128, width=32, blocks=1, features=16)
 SETTINGS = StudySettings(
     base=BASE,
-    accumulate=AccumulateSettings(points=100, checks=10, moves=5, guidance=RejuvenateSettings(pool=500)),
+    accumulate=AccumulateSettings(
+        points=100, checks=10, moves=5, coordinates="transit", guidance=RejuvenateSettings(pool=500)
+    ),
     competitors={},
     samples=200,
     exact=50,

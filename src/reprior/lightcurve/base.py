@@ -3,7 +3,8 @@
 It is trained on simulated windows under the reference prior (`transit_prior.gaussian_prior`), with gaps cut into them as
 real windows have, and serves every target whose windows have the same half-width.
 
-What the network sees of a window is `encode(x)`, two series of 128 numbers and eight summaries (`summaries`):
+What the network sees of a window is `encode(x)`: two series of 128 numbers, eight summaries (`summaries`) and the profile of
+the dip (`profile`). The series are
 
     y_j = arsinh((1 - x_j) / 0.001)    0 where the point is missing,
     m_j = 1 where the point is missing, else 0.
@@ -28,6 +29,7 @@ from torch import Tensor
 from reprior import priors
 from reprior.diffusion.training import Training
 from reprior.errors import InputError
+from reprior.lightcurve.profile import PROFILE, profile
 from reprior.lightcurve.summaries import SUMMARIES, summaries
 from reprior.lightcurve.transit import TransitSimulator, random_gaps
 from reprior.lightcurve.transit_prior import PARAMETERS, gaussian_prior
@@ -68,7 +70,7 @@ class BaseSettings:
     batch: int = 256
     width: int = 128
     blocks: int = 3
-    features: int = 64
+    features: int = 48
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -93,9 +95,9 @@ class BaseSettings:
     @property
     def network(self) -> MLPSettings:
         """The network's settings."""
-        extra = len(SUMMARIES)
+        extra = len(SUMMARIES) + PROFILE
         patches = Embedding("patches", width=36, layers=2, features=self.features, item=8, channels=2, extra=extra)
-        return MLPSettings("diagonal", self.width, self.blocks, patches, law=LAW)
+        return MLPSettings("scalar", self.width, self.blocks, patches, guess="gaussian", law=LAW)
 
     @property
     def training(self) -> Training:
@@ -110,11 +112,11 @@ def encode(x: Tensor) -> Tensor:
     Arguments:
         x: relative flux, NaN where missing, with shape (*, points).
 
-    Returns: y, m and the summaries side by side, with shape (*, 2 points + 8).
+    Returns: y, m, the summaries and the profile side by side, with shape (*, 2 points + 46).
     """
     missing = torch.isnan(x)
     y = torch.asinh((1 - x) / FLUX_SCALE).masked_fill(missing, 0.0)
-    return torch.cat([y, missing.to(y), summaries(x)], dim=-1)
+    return torch.cat([y, missing.to(y), summaries(x), profile(x)], dim=-1)
 
 
 def simulate_windows(settings: BaseSettings, n: int, seed: int) -> Simulations:

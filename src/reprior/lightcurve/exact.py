@@ -9,7 +9,8 @@ noise integrated out under their priors,
 A circular orbit gives a light curve that is even in time: one curve of theta on a grid of |t - t0|, with a step of at most
 0.0004 d (35 s) that divides a bin, serves every window and every t0. The posterior after n windows follows from that after
 n - 1 by weights L_n, resampling and Metropolis moves under L_1 ... L_n p (sequential Monte Carlo; where the weights
-concentrate, L_n enters in several powers that add up to one). No network is involved.
+concentrate, L_n enters in several powers that add up to one). After the moves along differences of other samples one move
+redraws P given a / P and a cos(inc), which the likelihood hardly sees (`known_period`). No network is involved.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from torch import Tensor
 
 from reprior import priors
 from reprior.errors import InputError
+from reprior.lightcurve.known_period import redraw_period
 from reprior.lightcurve.photometry import load
 from reprior.lightcurve.transit_prior import MEAN, PARAMETERS, STD, TransitPrior, fold_inclination, physical
 from reprior.sequential.moves import difference_moves
@@ -134,10 +136,19 @@ def exact_steps(
                 return value + priors.log_prob(prior, folded).double()
 
             theta = fold_inclination(difference_moves(log_f, theta, moves, generator)[0])
+            theta = _redraw(likelihood, theta, scale, generator)
             theta[:, T0], theta[:, SIGMA] = MEAN[T0], MEAN[SIGMA]
             logs = likelihood(theta, n)[:, -1]
         steps.append(theta.clone())
     return steps
+
+
+def _redraw(likelihood: ExactLikelihood, theta: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
+    # A Metropolis move whose proposal is the conditional of P given v and b: what is left is the ratio of likelihoods.
+    there = redraw_period(theta, generator)
+    logs, here = ((likelihood(one, len(scale)) * scale).sum(1) for one in (there, theta))
+    take = torch.rand(len(theta), generator=generator).log() < logs - here
+    return torch.where(take.unsqueeze(-1), there, theta)
 
 
 def _power(logs: Tensor, most: float) -> float:

@@ -1,7 +1,7 @@
 """The figures of a light-curve study: the posterior after each window, the error against n, the windows.
 
-Each function draws off-screen and writes one PNG. Colours: grey for the prior, blue for the posterior, red for published
-values, black for a conventional fit of the same data and for the data themselves.
+Each function draws off-screen and writes one PNG. Colours: grey for the prior, blue for the posterior, green once the
+period is known, red for published values, black for a conventional fit of the same data and for the data themselves.
 """
 
 from __future__ import annotations
@@ -28,16 +28,18 @@ from reprior.lightcurve.windows import Windows
 __all__ = ["errors_figure", "steps_figure", "windows_figure"]
 
 PRIOR, POSTERIOR, PUBLISHED, FIT, INK = "#b9bfc6", "#1f5f99", "#c0392b", "#22272e", "#57606a"
+KNOWN = "#2a8c6a"
 LABELS = {"k": r"$k = R_p/R_s$", "a": r"$a/R_s$", "inc": "inclination (deg)", "P": "period (d)"}
 RUNS: dict[str, tuple[str, str, str]] = {
     "accumulate": ("accumulate", POSTERIOR, "-"),
-    "known period": ("accumulate, then the known period", "#2a8c6a", "-"),
+    "known period": ("accumulate, then the known period", KNOWN, "-"),
     "ratio": ("ratio from samples, NRE guidance", "#8e6bb0", "-"),
     "priorguide_mc": ("PriorGuide Monte Carlo", "#d98c2b", "--"),
     "exact": ("exact, from the likelihood", FIT, "-"),
     "shuffled": ("accumulate, windows shuffled", POSTERIOR, ":"),
 }
 MOST = 14  # rows of a figure
+CELLS = 200  # of a density
 DPI = 130
 
 
@@ -51,6 +53,8 @@ def steps_figure(
 ) -> Path:
     """One row a window, one column a parameter of interest: prior, posterior after that window, reference values.
 
+    A column spans the posterior after the first window and the references; each density has its own scale.
+
     Arguments:
         steps: samples after each window, each with shape (n, 8).
         path: the PNG file.
@@ -61,6 +65,8 @@ def steps_figure(
     """
     shown = _chosen(len(steps))
     prior = fold_inclination(priors.sample(TransitPrior(), 40_000, seed=0))[:, COLUMNS].numpy()
+    first = fold_inclination(steps[0])[:, COLUMNS].numpy()
+    spans = [_span(prior[:, j], first[:, j], [published.theta[j], fit.theta[j]]) for j in range(len(INTEREST))]
     with rc_context(STYLE):
         figure = Figure(figsize=(9.5, 0.62 * len(shown) + 1.5), layout="constrained")
         axes = figure.subplots(len(shown), 4, sharex="col", squeeze=False)
@@ -69,16 +75,16 @@ def steps_figure(
             other = fold_inclination(known[n])[:, COLUMNS].numpy() if known else None
             for j, name in enumerate(INTEREST):
                 axis = axes[row, j]
-                low, high = np.quantile(prior[:, j], [0.002, 0.998])
-                bins = np.linspace(low, high, 90)
-                _density(axis, prior[:, j], bins, PRIOR, "prior")
-                _density(axis, theta[:, j], bins, POSTERIOR, "posterior, windows alone")
+                low, high = spans[j]
+                edge = 90.0 if name == "inc" else np.inf
+                _density(axis, prior[:, j], spans[j], PRIOR, "prior", edge)
+                _density(axis, theta[:, j], spans[j], POSTERIOR, "posterior, windows alone", edge)
                 if other is not None and name != "P":
-                    _density(axis, other[:, j], bins, "#2a8c6a", "posterior, period known")
+                    _density(axis, other[:, j], spans[j], KNOWN, "posterior, period known", edge)
                 axis.axvline(published.theta[j], color=PUBLISHED, linestyle="--", linewidth=1.1, label="published")
                 if np.isfinite(fit.errors[j]):
                     band = (fit.theta[j] - fit.errors[j], fit.theta[j] + fit.errors[j])
-                    axis.axvspan(*band, color=FIT, alpha=0.22, linewidth=0, label="conventional fit")
+                    axis.axvspan(*band, color=FIT, alpha=0.22, linewidth=0, label="conventional fit, one sd")
                 axis.set(xlim=(low, high), ylim=(0, 1.12), yticks=[])
                 if row == len(shown) - 1:
                     axis.set_xlabel(LABELS[name])
@@ -90,25 +96,29 @@ def steps_figure(
 
 
 def errors_figure(rows: Sequence[Mapping[str, Any]], path: str | Path, title: str = "") -> Path:
-    """The normalised RMSE about the published values against the number of windows, one line a run.
+    """The normalised RMSE against the number of windows, about the fit and about the published values, one line a run.
 
     Arguments:
         rows: of `tables.error_rows`.
         path: the PNG file.
         title: above the figure.
     """
+    panels = {"rmse_fit": "about the conventional fit", "rmse_published": "about the published values"}
     with rc_context(STYLE):
-        figure = Figure(figsize=(6.4, 3.6), layout="constrained")
-        axis = figure.subplots()
-        for run in dict.fromkeys(row["run"] for row in rows):
-            mine = [(row["n"], row["rmse_published"]) for row in rows if row["run"] == run]
-            label, colour, style = RUNS.get(run, (run, INK, "-"))
-            axis.plot(*zip(*mine, strict=True), style, color=colour, marker="o", markersize=3, label=label)
-        axis.set(xlabel="windows n", ylabel="normalised RMSE", ylim=(0, None))
-        axis.set_xticks(sorted({row["n"] for row in rows}))
-        axis.grid(axis="y", color="#e3e6ea", linewidth=0.6)
-        axis.legend()
-        axis.set_title(title)
+        figure = Figure(figsize=(9.5, 3.8), layout="constrained")
+        axes = figure.subplots(1, 2, sharey=True)
+        for axis, (column, name) in zip(axes, panels.items(), strict=True):
+            for run in dict.fromkeys(row["run"] for row in rows):
+                mine = [(row["n"], row[column]) for row in rows if row["run"] == run]
+                label, colour, style = RUNS.get(run, (run, INK, "-"))
+                axis.plot(*zip(*mine, strict=True), style, color=colour, marker="o", markersize=3, label=label)
+            axis.set(xlabel="windows n", ylim=(0, None))
+            axis.set_xticks(sorted({row["n"] for row in rows}))
+            axis.grid(axis="y", color="#e3e6ea", linewidth=0.6)
+            axis.set_title(name, fontsize=9)
+        axes[0].set_ylabel("normalised RMSE (prior sd)")
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=10)
         return _write(figure, path)
 
 
@@ -149,7 +159,7 @@ def windows_figure(
             axis.fill_between(windows.time, low, high, color=POSTERIOR, alpha=0.55, linewidth=0)
             axis.plot(windows.time, middle, color=POSTERIOR, linewidth=1.0)
             axis.plot(windows.time, windows.flux[n], ".", color=FIT, markersize=2.2)
-            axis.set_title(f"{n + 1}: {windows.mid_times[n]:.3f}", fontsize=8)
+            axis.set_title(f"n = {n + 1}, t = {windows.mid_times[n]:.3f} d", fontsize=8)
         for axis in axes[-1]:
             axis.set_xlabel("days from mid-transit")
         for axis in axes[:, 0]:
@@ -163,12 +173,29 @@ def _chosen(n: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, MOST))})
 
 
-def _density(axis: Any, values: np.ndarray, bins: np.ndarray, colour: str, label: str) -> None:
-    # A histogram scaled to height 1, smoothed over three bins.
-    height, edges = np.histogram(values, bins)
-    height = np.convolve(height, [0.25, 0.5, 0.25], mode="same")
+def _span(prior: np.ndarray, first: np.ndarray, references: Sequence[float]) -> tuple[float, float]:
+    # Where a column begins and ends: the first posterior and the references, with room, within the prior.
+    low, high = np.quantile(first, [0.002, 0.998])
+    low, high = min(low, *references), max(high, *references)
+    room = 0.25 * (high - low)
+    least, most = np.quantile(prior, [0.002, 0.998])
+    return max(low - room, min(least, low)), min(high + room, max(most, high))
+
+
+def _density(
+    axis: Any, values: np.ndarray, span: tuple[float, float], colour: str, label: str, edge: float = np.inf
+) -> None:
+    # A kernel density scaled to height 1; where values end at an edge, mirror images beyond it keep its height.
+    width = 0.9 * values.std() * len(values) ** -0.2
+    grid = np.linspace(span[0], min(span[1], edge), CELLS + 1)
+    step = grid[1] - grid[0]
+    reach = int(np.ceil(4 * width / step))
+    cells = np.arange(-reach, CELLS + reach + 2) * step + grid[0] - step / 2
+    mirrored = np.concatenate([values, 2 * edge - values]) if np.isfinite(edge) else values
+    kernel = np.exp(-((np.arange(-reach, reach + 1) * step / max(width, step / 4)) ** 2) / 2)
+    height = np.convolve(np.histogram(mirrored, cells)[0], kernel, mode="valid")
     height = height / max(height.max(), 1)
-    axis.fill_between((edges[1:] + edges[:-1]) / 2, height, color=colour, alpha=0.5, linewidth=0, label=label)
+    axis.fill_between(grid, height, color=colour, alpha=0.5, linewidth=0, label=label)
 
 
 def _write(figure: Figure, path: str | Path) -> Path:

@@ -11,7 +11,8 @@ change of prior that needs no network: with w = log of the prior in (v, b, P), J
 
     p(v, b | x, P = P') / p(v, b | x)  proportional to  exp w(v, b, P') / integral of exp w(v, b, P) dP,
 
-each sample keeps its v and b, gets a = v P' and inc = arccos(b / a), and this weight.
+each sample keeps its v and b, gets a = v P' and inc = arccos(b / a), and this weight. The other way round, P given v and b has
+the density exp w in any posterior: `redraw_period` draws from it, which moves samples far along a = v P in one step.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from reprior.errors import InputError
 from reprior.lightcurve.transit_prior import MEAN, PARAMETERS, STD
 
-__all__ = ["with_period"]
+__all__ = ["redraw_period", "with_period"]
 
 A, INC, PERIOD = (PARAMETERS.index(name) for name in ("a", "inc", "P"))
 NODES = 41  # periods of the integral, over four prior standard deviations each side
@@ -44,24 +45,51 @@ def with_period(theta: Tensor, period: float, seed: int = 0) -> tuple[Tensor, fl
         raise InputError(f"theta must have shape (n, 8); got {tuple(theta.shape)}")
     if not (math.isfinite(period) and period > 0):
         raise InputError(f"period must be > 0 days; got {period}")
-    wide = theta.double()
-    v = wide[:, A] / wide[:, PERIOD]
-    b = wide[:, A] * torch.deg2rad(wide[:, INC]).cos().abs()
-    grid = MEAN[PERIOD] + STD[PERIOD] * torch.linspace(-4, 4, NODES, dtype=torch.float64)
-    grid = grid[grid > 0]
+    (v, b), grid = _speed_and_impact(theta), _periods()
     log_w = _log_prior(v, b, torch.full_like(v, period)) - torch.logsumexp(
         _log_prior(v.unsqueeze(-1), b.unsqueeze(-1), grid), -1
     )
-    weight = torch.softmax(log_w, 0)
+    weight = torch.softmax(log_w.nan_to_num(nan=-torch.inf), 0)  # a sample with no orbit at all has no weight
     if not bool(torch.isfinite(weight).all()):
         raise InputError(f"no sample has an orbit with a period of {period} d: b > a in all {len(theta)}")
     ess = float(1 / weight.square().sum()) / len(weight)
     rows = torch.multinomial(weight, len(weight), replacement=True, generator=torch.Generator().manual_seed(seed))
-    out = theta[rows].clone()
-    a = v[rows] * period
-    out[:, A], out[:, PERIOD] = a.to(out), period
-    out[:, INC] = torch.rad2deg(torch.arccos(b[rows] / a)).to(out)
-    return out, ess
+    return _placed(theta[rows], v[rows], b[rows], torch.full_like(v, period)), ess
+
+
+def redraw_period(theta: Tensor, generator: Generator) -> Tensor:
+    """Posterior samples with another P, drawn given their v and b, and the a and inc <= 90 that follow.
+
+    Arguments:
+        theta: samples under the reference prior, with shape (n, 8).
+        generator: the source of randomness.
+    """
+    (v, b), grid = _speed_and_impact(theta), _periods()
+    weight = torch.softmax(_log_prior(v.unsqueeze(-1), b.unsqueeze(-1), grid), -1)
+    node = grid[torch.multinomial(weight, 1, generator=generator)[:, 0]]
+    # Evenly about the node, within half a step.
+    shift = (torch.rand(len(node), generator=generator) - 0.5) * (grid[1] - grid[0])
+    period = (node + shift).clamp(min=1e-3)
+    period = torch.where(v * period > b, period, theta[:, PERIOD].double())
+    return _placed(theta, v, b, period)
+
+
+def _speed_and_impact(theta: Tensor) -> tuple[Tensor, Tensor]:
+    wide = theta.double()
+    return wide[:, A] / wide[:, PERIOD], wide[:, A] * torch.deg2rad(wide[:, INC]).cos().abs()
+
+
+def _periods() -> Tensor:
+    grid = MEAN[PERIOD] + STD[PERIOD] * torch.linspace(-4, 4, NODES, dtype=torch.float64)
+    return grid[grid > 0]
+
+
+def _placed(theta: Tensor, v: Tensor, b: Tensor, period: Tensor) -> Tensor:
+    # theta with a period, and the a and inc that keep v and b.
+    out, a = theta.clone(), v * period
+    out[:, A], out[:, PERIOD] = a.to(out), period.to(out)
+    out[:, INC] = torch.rad2deg(torch.arccos((b / a).clamp(max=1))).to(out)
+    return out
 
 
 def _log_prior(v: Tensor, b: Tensor, period: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-__all__ = ["SUMMARIES", "summaries"]
+__all__ = ["SUMMARIES", "masked_mean", "running", "summaries"]
 
 SUMMARIES = ("depth", "area", "middle", "full", "slopes", "bottom", "spread", "noise")
 NOISE = 1e-3
@@ -42,19 +42,19 @@ def summaries(x: Tensor) -> Tensor:
     here = (~torch.isnan(x)).to(x.dtype)
     d = (1 - x).nan_to_num(0.0) * here
     time = torch.linspace(-1, 1, x.shape[-1], dtype=x.dtype, device=x.device)
-    smooth = _running(d) / _running(here).clamp(min=1 / 3) * here
+    smooth = running(d) / running(here).clamp(min=1 / 3) * here
     depth = smooth.topk(5, dim=-1).values.mean(-1, keepdim=True).clamp(min=NOISE / 2)
     at = {q: (smooth > q * depth).to(x) * here for q in (0.2, 0.5, 0.8)}
     count = {q: mask.sum(-1) for q, mask in at.items()}
-    middle = _mean(time.expand_as(x), at[0.5])
-    spread = _mean((time - middle.unsqueeze(-1)) ** 2, at[0.5]).sqrt()
+    middle = masked_mean(time.expand_as(x), at[0.5])
+    spread = masked_mean((time - middle.unsqueeze(-1)) ** 2, at[0.5]).sqrt()
     inner = at[0.8] * ((time - middle.unsqueeze(-1)).abs() < spread.unsqueeze(-1) / 2)
-    bottom = (_mean(d, at[0.8]) - _mean(d, inner)) / depth[..., 0]
+    bottom = (masked_mean(d, at[0.8]) - masked_mean(d, inner)) / depth[..., 0]
     size = x.diff(dim=-1).abs().nanmedian(-1).values.nan_to_num(NOISE)
     noise = (size / (0.6745 * 2**0.5)).clamp(min=NOISE / 100)
     columns = (
         torch.asinh(depth[..., 0] / NOISE),
-        torch.asinh(10 * _mean(d, here) / NOISE),
+        torch.asinh(10 * masked_mean(d, here) / NOISE),
         middle,
         count[0.5].log1p(),
         count[0.2].log1p() - count[0.8].log1p(),
@@ -65,11 +65,12 @@ def summaries(x: Tensor) -> Tensor:
     return torch.stack(columns, dim=-1)
 
 
-def _running(values: Tensor) -> Tensor:
-    # The mean over each point and its two neighbours; zeros beyond the ends.
+def running(values: Tensor) -> Tensor:
+    """The mean over each point and its two neighbours, zeros beyond the ends, of values with shape (*, points)."""
     flat = values.reshape(-1, 1, values.shape[-1])
     return nn.functional.avg_pool1d(flat, 3, stride=1, padding=1).reshape(values.shape)
 
 
-def _mean(values: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+    """The mean of the values, with shape (*, points), where the mask is 1; 0 where it nowhere is."""
     return (values * mask).sum(-1) / mask.sum(-1).clamp(min=1)

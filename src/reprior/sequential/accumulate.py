@@ -55,7 +55,7 @@ class Accumulate:
         terms = []
         while state and f"{len(terms)}.x" in state:
             terms.append(Term(**{name: state[f"{len(terms)}.{name}"] for name in FIELDS}))
-        self.terms = Terms(posterior, nuisance, settings.points, settings.checks, tuple(terms))
+        self.terms = Terms(posterior, nuisance, settings.points, settings.checks, tuple(terms), settings.coordinates)
         self.pool = settings.guidance.pool
         self._log_r: CarriedRatio | None = None
 

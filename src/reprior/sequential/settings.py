@@ -11,6 +11,7 @@ from reprior.errors import InputError
 from reprior.guidance.density_ratio import PAPER, RatioSettings
 from reprior.guidance.prior_guide import MonteCarloSettings
 from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.sequential.coordinates import COORDINATES
 
 __all__ = ["AccumulateSettings", "MonteCarloUpdateSettings", "RatioUpdateSettings", "settings_of"]
 
@@ -27,12 +28,14 @@ class AccumulateSettings:
         points: the points at which a new observation's log-density is computed.
         checks: the points at which every observation's log-density is computed again at each later one.
         moves: Metropolis moves of the samples under the fitted sum; 0 leaves them as guidance drew them.
+        coordinates: what the fits are functions of: "theta", or the name of others (`reprior.sequential.coordinates`).
         guidance: how the adapted posteriors draw.
     """
 
     points: int = 800
     checks: int = 100
     moves: int = 40
+    coordinates: str = "theta"
     guidance: RejuvenateSettings = field(default_factory=lambda: RejuvenateSettings(pool=5_000))
 
     def __post_init__(self) -> None:
@@ -41,6 +44,9 @@ class AccumulateSettings:
                 f"accumulate needs points >= 100, checks >= 10 and moves >= 0; got {self.points}, {self.checks}, "
                 f"{self.moves}"
             )
+        if self.coordinates not in ("theta", *COORDINATES):
+            allowed = ", ".join(("theta", *COORDINATES))
+            raise InputError(f"coordinates {self.coordinates!r} are unknown; allowed: {allowed}")
 
 
 @dataclass(frozen=True)

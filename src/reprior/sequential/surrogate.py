@@ -13,15 +13,17 @@ with the least error on held-out values; no bumps at all is among the choices.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from reprior.sequential.coordinates import COORDINATES
 from reprior.simulations import Standardizer
 
-__all__ = ["CarriedRatio", "Frame", "fit"]
+__all__ = ["CarriedRatio", "Frame", "coordinates_of", "fit"]
 
 BUMPS = 250
 WIDTHS = (0.35, 0.7, 1.4, 2.8)  # of the bumps, times sqrt(c) whitened units
@@ -100,15 +102,25 @@ def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float,
         ridge: the ridge; infinity for no bumps.
         least: the least curvature L of the quadratic, in whitened units: above zero, the function falls on all sides.
     """
+    u, left, quadratic = _without_quadratic(frame, theta, values, least)
+    if ridge == torch.inf:
+        return torch.cat([quadratic, quadratic.new_zeros(len(frame.bumps))])
+    return torch.cat([quadratic, *_ridge(_bumps(u, frame.bumps, width), left, [ridge])])
+
+
+def _without_quadratic(frame: Frame, theta: Tensor, values: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
+    """u of the points that are fitted, what the quadratic leaves of their values, and its coefficients."""
     keep = values > values.max() - DROP
     u, y = frame.white(theta[keep]), values[keep].double()
     quadratic = _quadratic(u, y, least)
-    if ridge == torch.inf:
-        return torch.cat([quadratic, quadratic.new_zeros(len(frame.bumps))])
-    a = _bumps(u, frame.bumps, width)
+    return u, y - _plain(u) @ quadratic, quadratic
+
+
+def _ridge(a: Tensor, left: Tensor, ridges: Sequence[float]) -> list[Tensor]:
+    """The coefficients of the bumps for each ridge, each with shape (B,); a: the bumps at the points, with shape (n, B)."""
     eye = torch.eye(a.shape[1], dtype=torch.float64)
-    left = y - _plain(u) @ quadratic
-    return torch.cat([quadratic, torch.linalg.solve(a.T @ a + ridge * len(a) * eye, a.T @ left)])
+    square, right = a.T @ a, a.T @ left
+    return [torch.linalg.solve(square + ridge * len(a) * eye, right) for ridge in ridges]
 
 
 def choose(
@@ -119,14 +131,29 @@ def choose(
     cut = int(HELD * len(theta))
     held, kept = order[:cut], order[cut:]
     held = held[values[held] > values.max() - DROP]
-    best, chosen = float("inf"), (1.0, torch.inf)
-    options = [(1.0, torch.inf), *((w * theta.shape[1] ** 0.5, r) for w in WIDTHS for r in RIDGES)]
-    for width, ridge in options:
-        told = frame.design(theta[held], width) @ fit(frame, theta[kept], values[kept], width, ridge, least)
-        error = float((told - values[held]).square().mean().sqrt())
-        if best > CLOSE and error < 0.95 * best:
-            best, chosen = error, (width, ridge)
+    u, left, quadratic = _without_quadratic(frame, theta[kept], values[kept], least)
+    here = frame.white(theta[held])
+    open_ = values[held] - _plain(here) @ quadratic  # what bumps have to give
+    best, chosen = float(open_.square().mean().sqrt()), (1.0, torch.inf)
+    for width in (w * theta.shape[1] ** 0.5 for w in WIDTHS):
+        found = _ridge(_bumps(u, frame.bumps, width), left, RIDGES)
+        there = _bumps(here, frame.bumps, width)
+        for ridge, weights in zip(RIDGES, found, strict=True):
+            error = float((there @ weights - open_).square().mean().sqrt())
+            if best > CLOSE and error < 0.95 * best:
+                best, chosen = error, (width, ridge)
     return chosen
+
+
+def coordinates_of(theta: Tensor, scale: Standardizer, name: str) -> Tensor:
+    """The coordinates of theta, with shape (*, d), in double precision.
+
+    Arguments:
+        theta: parameters in the user's units.
+        scale: the standardisation of theta.
+        name: "theta", standardised, or the name of other coordinates.
+    """
+    return scale.forward(theta).double() if name == "theta" else COORDINATES[name](theta.double())
 
 
 class CarriedRatio(nn.Module):
@@ -134,8 +161,9 @@ class CarriedRatio(nn.Module):
 
     Arguments:
         scale: the standardisation of theta.
-        carried: the indices of the carried parameters, with shape (c,).
+        carried: the indices of the carried parameters (or coordinates), with shape (c,).
         bumps: the number of bumps.
+        coordinates: "theta", standardised, or the name of other coordinates.
     """
 
     scale: Standardizer
@@ -146,9 +174,9 @@ class CarriedRatio(nn.Module):
     width: Tensor
     coefficients: Tensor
 
-    def __init__(self, scale: Standardizer, carried: Tensor, bumps: int):
+    def __init__(self, scale: Standardizer, carried: Tensor, bumps: int, coordinates: str = "theta"):
         super().__init__()
-        self.scale = scale
+        self.scale, self.coordinates = scale, coordinates
         c = len(carried)
         zeros = {"centre": (c,), "whiten": (c, c), "bumps": (bumps, c), "width": ()}
         self.register_buffer("carried", carried)
@@ -158,10 +186,18 @@ class CarriedRatio(nn.Module):
         self.register_buffer("coefficients", torch.zeros(columns, dtype=torch.float64))
 
     @classmethod
-    def of(cls, scale: Standardizer, carried: Tensor, frame: Frame, width: float, coefficients: Tensor) -> CarriedRatio:
+    def of(
+        cls,
+        scale: Standardizer,
+        carried: Tensor,
+        frame: Frame,
+        width: float,
+        coefficients: Tensor,
+        coordinates: str = "theta",
+    ) -> CarriedRatio:
         """From a frame and its coefficients."""
         count = len(frame.bumps) if bool(coefficients[-len(frame.bumps) :].any()) else 0
-        made = cls(scale, carried, count)
+        made = cls(scale, carried, count, coordinates)
         for name, value in (("centre", frame.centre), ("whiten", frame.whiten), ("bumps", frame.bumps[:count])):
             getattr(made, name).copy_(value)
         made.width.fill_(width)
@@ -169,7 +205,7 @@ class CarriedRatio(nn.Module):
         return made
 
     def forward(self, theta: Tensor) -> Tensor:
-        z = self.scale.forward(theta)[..., self.carried].double()
+        z = coordinates_of(theta, self.scale, self.coordinates)[..., self.carried]
         u = (z - self.centre) @ self.whiten
         plain = len(self.coefficients) - len(self.bumps)
         value = _plain(u) @ self.coefficients[:plain]
@@ -180,4 +216,4 @@ class CarriedRatio(nn.Module):
 
     def config(self) -> dict[str, Any]:
         """The plain data that rebuilds the module, beside its tensors."""
-        return {"carried": self.carried.tolist(), "bumps": len(self.bumps)}
+        return {"carried": self.carried.tolist(), "bumps": len(self.bumps), "coordinates": self.coordinates}

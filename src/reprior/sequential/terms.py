@@ -12,6 +12,9 @@ fits of all terms, in one frame, add up to log r_n. Nuisance parameters nu are i
 
 over the prior's support.
 
+In coordinates of the likelihood (`reprior.sequential.coordinates`) what is fitted is log p(theta | x_k) - log p(theta), at
+the points where log p(theta | x_k) is within 15 of its largest value, and log p(theta) is added again.
+
 At every later observation each term gets more points, from the posterior as it then is: what the fit missed there is
 seen (`Check`) and mended, so that the error of the fit does not pile up.
 """
@@ -30,7 +33,7 @@ from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.posterior import Posterior
 from reprior.sequential.density import RelativeDensity
-from reprior.sequential.surrogate import CarriedRatio, Frame, choose, fit
+from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
 
 __all__ = ["Check", "Conditional", "Term", "Terms"]
 
@@ -38,6 +41,7 @@ NODES = 64  # of the integral over nuisance parameters
 WIDEN = 1.5  # the variance of g against that of the draws it was fitted to
 JITTER = 0.5
 TRIES = 20  # draws of a nuisance value until one lies inside the prior's support
+NEAR = 15.0  # how far below its largest value a log-density is fitted in coordinates of the likelihood
 FALL = 0.1  # the least curvature of a fitted density, in whitened units, where a Gaussian has 1
 
 
@@ -110,12 +114,19 @@ class Terms:
         points: the number of points of a new term.
         checks: the number of points at which every term is checked and mended at each observation.
         terms: terms made before.
+        coordinates: what the fits are functions of, by name.
     """
 
     def __init__(
-        self, posterior: Posterior, nuisance: tuple[int, ...], points: int, checks: int, terms: tuple[Term, ...] = ()
+        self,
+        posterior: Posterior,
+        nuisance: tuple[int, ...],
+        points: int,
+        checks: int,
+        terms: tuple[Term, ...] = (),
+        coordinates: str = "theta",
     ):
-        self.posterior, self.points, self.checks = posterior, points, checks
+        self.posterior, self.points, self.checks, self.coordinates = posterior, points, checks, coordinates
         self.terms = list(terms)
         self.nuisance = torch.tensor(nuisance, dtype=torch.long)
         self.carried = torch.tensor([i for i in range(posterior.dim) if i not in nuisance], dtype=torch.long)
@@ -123,6 +134,7 @@ class Terms:
         uniform = sobol.draw(NODES, dtype=torch.float64).clamp(1e-6, 1 - 1e-6)
         self.nodes = torch.erfinv(2 * uniform - 1) * 2**0.5
         self._prior = self._of_prior() if len(nuisance) else None
+        self.columns = self._columns()
 
     def add(self, x: Tensor, samples: Tensor, generator: Generator) -> None:
         """Adds the term of an observation.
@@ -162,28 +174,54 @@ class Terms:
     def _user(self, points: Tensor) -> Tensor:
         return self.posterior.scales.theta.inverse(points.float())
 
-    def joint(self, term: Term, generator: Generator) -> CarriedRatio:
-        """The fit of log p(theta | x_k) in all parameters."""
-        frame = Frame.over(term.points, generator)
-        width, ridge = choose(frame, term.points, term.values, FALL, generator)
-        coefficients = fit(frame, term.points, term.values, width, ridge, FALL)
-        every = torch.arange(self.posterior.dim)
-        return CarriedRatio.of(self.posterior.scales.theta, every, frame, width, coefficients)
+    def joint(self, term: Term, generator: Generator) -> Callable[[Tensor], Tensor]:
+        """The fit of log p(theta | x_k) in all parameters, a function of theta in the user's units."""
+        scale = self.posterior.scales.theta
+        if self.coordinates == "theta":
+            frame = Frame.over(term.points, generator)
+            width, ridge = choose(frame, term.points, term.values, FALL, generator)
+            coefficients = fit(frame, term.points, term.values, width, ridge, FALL)
+            return CarriedRatio.of(scale, torch.arange(self.posterior.dim), frame, width, coefficients)
+        term = _near(term)
+        z, values = self._placed(term.points), term.values - self._log_prior(term.points)
+        frame = Frame.over(z, generator)
+        width, ridge = choose(frame, z, values, 0.0, generator)
+        coefficients = fit(frame, z, values, width, ridge, 0.0)
+        log_l = CarriedRatio.of(scale, torch.arange(z.shape[1]), frame, width, coefficients, self.coordinates)
+        return lambda theta: log_l(theta) + priors.log_prob(self.posterior.prior, theta).to(theta.dtype)
 
     def ratio(self, generator: Generator) -> CarriedRatio:
         """log r_n: the sum of the terms, as one fit."""
-        data = [self._carried(term, generator) for term in self.terms]
+        scale, name = self.posterior.scales.theta, self.coordinates
+        terms = self.terms if name == "theta" else [_near(term) for term in self.terms]
+        data = [self._carried(term, generator) for term in terms]
         frame = Frame.over(torch.cat([points for points, _ in data]), generator)
         chosen = [choose(frame, *one, 0.0, generator) for one in data]
         width, ridge = sorted(chosen)[len(chosen) // 2]  # one frame and width, so that coefficients add
         coefficients = torch.stack([fit(frame, *one, width, ridge, 0.0) for one in data]).sum(0)
-        return CarriedRatio.of(self.posterior.scales.theta, self.carried, frame, width, coefficients)
+        return CarriedRatio.of(scale, self.columns, frame, width, coefficients, name)
+
+    def _placed(self, points: Tensor) -> Tensor:
+        """The coordinates of standardised theta."""
+        if self.coordinates == "theta":
+            return points
+        return coordinates_of(self._user(points), self.posterior.scales.theta, self.coordinates)
+
+    def _columns(self) -> Tensor:
+        """The coordinates that do not depend on nuisance parameters."""
+        if self.coordinates == "theta":
+            return self.carried
+        here, there = (priors.sample(self.posterior.prior, 2, seed) for seed in (0, 1))
+        there[:, self.carried] = here[:, self.carried]
+        scale = self.posterior.scales.theta
+        one, other = (coordinates_of(theta, scale, self.coordinates) for theta in (here, there))
+        return (one == other).all(0).nonzero().squeeze(-1)
 
     def _carried(self, term: Term, generator: Generator) -> tuple[Tensor, Tensor]:
-        """theta_c of the term's points, with shape (n, c), and log p(theta_c | x_k) - log p(theta_c) there."""
-        theta_c = term.points[:, self.carried]
+        """The carried coordinates of the term's points, with shape (n, c), and log p(theta_c | x_k) - log p(theta_c) there."""
+        theta_c, placed = term.points[:, self.carried], self._placed(term.points)[:, self.columns]
         if self._prior is None:
-            return theta_c, term.values - self._log_prior(term.points)
+            return placed, term.values - self._log_prior(term.points)
         fitted = self.joint(term, generator)
 
         def log_f(z: Tensor) -> Tensor:  # the fit knows no bounds: nothing lies outside the prior's support
@@ -194,7 +232,7 @@ class Terms:
         known = torch.isfinite(values)  # elsewhere no node has mass
         if not bool(known.any()):
             raise InputError("no nuisance value near the posterior lies inside the prior's support")
-        return theta_c[known], values[known]
+        return placed[known], values[known]
 
     def _conditional(self, term: Term) -> Conditional:
         return Conditional.of(term.mean, term.cov, self.carried, self.nuisance)
@@ -252,6 +290,12 @@ class Terms:
             if bool(inside.all()):
                 break
         return z
+
+
+def _near(term: Term) -> Term:
+    """The term with the points of its larger values alone."""
+    keep = term.values > term.values.max() - NEAR
+    return replace(term, points=term.points[keep], values=term.values[keep])
 
 
 def _jittered(points: Tensor, n: int, generator: Generator) -> Tensor:

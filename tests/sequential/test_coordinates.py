@@ -1,0 +1,62 @@
+"""Fits in coordinates of the likelihood."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from reprior import priors
+from reprior.errors import InputError
+from reprior.lightcurve.known_period import redraw_period
+from reprior.lightcurve.transit_prior import MEAN, STD, TransitPrior
+from reprior.sequential.coordinates import COORDINATES
+from reprior.sequential.settings import AccumulateSettings
+from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
+from reprior.simulations import Standardizer
+
+SCALE = Standardizer(torch.tensor(MEAN), torch.tensor(STD))
+
+
+def test_transit_coordinates_are_blind_to_the_period_and_to_mirror_images():
+    theta = priors.sample(TransitPrior(), 200, seed=0)
+    other = redraw_period(theta, torch.Generator().manual_seed(1))
+    other[:, 2] = 180 - other[:, 2]
+    found = [COORDINATES["transit"](one.double()) for one in (theta, other)]
+    assert found[1] == pytest.approx(found[0], abs=1e-3)
+    assert float((other[:, 3] - theta[:, 3]).abs().mean()) > 0.3
+
+
+def test_a_likelihood_that_is_bent_in_theta_is_plain_in_its_coordinates():
+    def log_l(theta):  # a ring in the impact parameter, a ridge in a and P
+        z = COORDINATES["transit"](theta.double())
+        return -0.5 * (((z[:, 1] - 1.0) / 0.2) ** 2 + ((z[:, 2] - 0.2) / 0.1) ** 2)
+
+    theta = priors.sample(TransitPrior(mirrored=True), 4_000, seed=2)
+    theta = theta[log_l(theta) > -15]
+    values = log_l(theta)
+    error = {}
+    for name in ("theta", "transit"):
+        generator = torch.Generator().manual_seed(3)
+        z = coordinates_of(theta, SCALE, name)
+        frame = Frame.over(z, generator)
+        width, ridge = choose(frame, z[:600], values[:600], 0.0, generator)
+        found = CarriedRatio.of(
+            SCALE,
+            torch.arange(z.shape[1]),
+            frame,
+            width,
+            fit(frame, z[:600], values[:600], width, ridge, 0.0),
+            name,
+        )
+        error[name] = float((found(theta[600:]).double() - values[600:]).std())
+        again = CarriedRatio(SCALE, **{**found.config(), "carried": torch.tensor(found.config()["carried"])})
+        again.load_state_dict(found.state_dict())
+        assert torch.equal(again(theta[:50]), found(theta[:50]))
+    # A quadratic in the coordinates: exact but for single precision.
+    assert error["transit"] < 0.01
+    assert error["theta"] > 0.3
+
+
+def test_unknown_coordinates_are_named():
+    with pytest.raises(InputError, match="coordinates 'orbit' are unknown; allowed: theta, transit"):
+        AccumulateSettings(coordinates="orbit")
