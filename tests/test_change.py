@@ -73,14 +73,23 @@ def test_only_the_parameters_count_in_standardised_units():
 
 
 def test_draws_beyond_the_simulations_have_no_weight():
-    # The rarest of 50,000 draws of a Gaussian in two dimensions lies about sqrt(2 log 50,000) = 4.65 sd out.
+    # The rarest of 50,000 draws of a Gaussian in two dimensions lies about sqrt(2 log 50,000) = 4.65 sd out, and the
+    # outer 1 % of the target sqrt(2 log 100) = 3.03 of its own, 6.07 of p's.
     wide = Independent(Normal(P.mean, 2 * P.stddev), 1)
     change = make_change(P, wide, SCALE, 0)
-    out = torch.cat([torch.linspace(0, 3.8, 995), torch.tensor([5.8, 6.5, 10.0, 100.0, 1e4])])
+    out = torch.cat([torch.linspace(0, 3.8, 995), torch.tensor([6.5, 7.0, 10.0, 100.0, 1e4])])
     theta = P.mean + out[:, None] * P.stddev / 2**0.5
     log_w = change.log_w(SCALE.forward(theta))
     assert torch.allclose(log_w[:-5], change.log_r(theta)[:-5], atol=1e-3)
     assert bool((log_w[-5:] == -torch.inf).all())
+
+
+def test_draws_beyond_the_simulations_count_where_the_target_has_its_mass():
+    # The target lies five standard deviations of p away: its own draws are no strays.
+    far = Independent(Normal(P.mean + 5 * P.stddev, 0.5 * P.stddev), 1)
+    change = make_change(P, far, SCALE, 0)
+    theta = torch.cat([P.mean.expand(995, 2), priors.sample(far, 5, 0)])
+    assert bool(torch.isfinite(change.log_w(SCALE.forward(theta))).all())
 
 
 def test_a_posterior_that_lies_beyond_the_simulations_keeps_its_draws():

@@ -142,6 +142,7 @@ def test_target_known_by_samples(posterior, tmp_path, monkeypatch):
     assert isinstance(loaded, reprior.AdaptedPosterior)
     assert (loaded.change.kind, loaded.change.is_ratio) == ("samples", True)
     assert loaded.change.reach == adapted.change.reach > -1e6
+    assert loaded.change.outer == adapted.change.outer > -1e6
     assert torch.equal(draw(loaded), draw(adapted))
     assert torch.equal(draw(reprior.load(loaded.save(tmp_path / "s2"))), draw(adapted))
 

@@ -19,11 +19,11 @@ from reprior import priors
 from reprior.errors import InputError, SupportError
 from reprior.simulations import Standardizer
 
-__all__ = ["PriorChange", "make_change", "reach_of"]
+__all__ = ["PriorChange", "make_change", "outer_of", "reach_of"]
 
 CHECKED = 10_000  # draws of q that are checked against the support of p
 KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
-FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this
+FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this, and of q
 
 
 @dataclass(frozen=True)
@@ -43,6 +43,7 @@ class PriorChange:
         region: draws of theta, with shape (n, d), over which log r is known, where that is not all of p (a ratio that was
             fitted to a posterior); None otherwise.
         reach: the least log p that a simulation is likely to have had; see `least_log_p`.
+        outer: the log q that all but few draws of q exceed.
     """
 
     prior: Any
@@ -56,6 +57,7 @@ class PriorChange:
     differentiable: bool = True
     region: Tensor | None = None
     reach: float = -float("inf")
+    outer: float = -float("inf")
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""
@@ -75,14 +77,16 @@ class PriorChange:
         """Log weights of base draws: log r, and -inf for the stray ones, with shape (n, *).
 
         A network extrapolates beyond the simulations, and where q is wider than p, r grows without limit there: a stray
-        draw would take all the weight.
+        draw would take all the weight. So a draw beyond the simulations counts only where q has its mass.
 
         Arguments:
             z: standardised draws, n of each posterior, with shape (n, *, D).
             least: the least log p of a draw that is kept, with shape (*); `least_log_p` of these draws if None.
         """
         least = self.least_log_p(z) if least is None else least
-        return torch.where(self._log_p(z) < least, -torch.inf, self(z))
+        log_p, log_r = self._log_p(z), self(z)
+        stray = (log_p < least) & (log_p + log_r < self.outer)
+        return torch.where(stray, -torch.inf, log_r)
 
     def least_log_p(self, z: Tensor) -> Tensor:
         """Below which log p a draw of these posteriors is stray, with shape (*), for draws with shape (n, *, D).
@@ -208,7 +212,15 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
     finite = log_r[torch.isfinite(log_r)]
     same = len(finite) == len(log_r) and float(finite.max() - finite.min()) < 1e-4
     gradient = _has_gradient(change, theta[torch.isfinite(log_r)][-64:], seed)
-    return replace(change, same=same, differentiable=gradient, reach=reach_of(change.prior))
+    change = replace(change, same=same, differentiable=gradient)
+    return replace(change, reach=reach_of(change.prior), outer=outer_of(change))
+
+
+def outer_of(change: PriorChange) -> float:
+    """The log q, up to q's constant, that all but few draws of q exceed; the same whatever the seed of the change."""
+    theta = change.draw(5_000, 0)
+    log_q = change.log_r(theta) + priors.log_prob(change.prior, theta)
+    return float(torch.quantile(log_q[torch.isfinite(log_q)], FEW))
 
 
 def reach_of(prior: Any) -> float:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from reprior import files, priors
 from reprior.adapted import AdaptedPosterior
-from reprior.change import PriorChange, make_change, reach_of
+from reprior.change import PriorChange, make_change, outer_of, reach_of
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import FileFormatError, InputError
@@ -116,8 +116,8 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
         model = RatioNetwork(scale)
         model.load_state_dict(network)
         ratio = model.requires_grad_(False)
-        reach = reach_of(posterior.prior)
-        return PriorChange(posterior.prior, None, ratio, True, "samples", scale, outside, reach=reach)
+        change = PriorChange(posterior.prior, None, ratio, True, "samples", scale, outside)
+        return replace(change, reach=reach_of(posterior.prior), outer=outer_of(change))
     if meta["target_kind"] == "carried":
         config = meta["target_config"]
         ratio = CarriedRatio(
