@@ -68,7 +68,7 @@ def run(
 
     torch.set_num_threads(threads)
     known, photometry, folder = _windows(target, data, out)
-    base = BaseSettings(known.windows.half_width, simulations=simulations, steps=steps)
+    base = BaseSettings(known.windows.half_width, simulations=simulations, steps=steps, look=known.look)
     methods = competitor_settings(competitor)
     settings = StudySettings(base, competitors=methods, samples=samples, exact=exact, seed=seed)
     study = run_study(known, photometry, folder, settings, bases)

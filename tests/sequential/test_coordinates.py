@@ -9,7 +9,7 @@ from reprior import priors
 from reprior.errors import InputError
 from reprior.lightcurve.known_period import redraw_period
 from reprior.lightcurve.transit_prior import MEAN, STD, TransitPrior
-from reprior.sequential.coordinates import COORDINATES
+from reprior.sequential.coordinates import COORDINATES, TWINS
 from reprior.sequential.settings import AccumulateSettings
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
 from reprior.simulations import Standardizer
@@ -24,6 +24,15 @@ def test_transit_coordinates_are_blind_to_the_period_and_to_mirror_images():
     found = [COORDINATES["transit"](one.double()) for one in (theta, other)]
     assert found[1] == pytest.approx(found[0], abs=1e-3)
     assert float((other[:, 3] - theta[:, 3]).abs().mean()) > 0.3
+
+
+def test_twins_have_the_same_coordinates_and_are_twins_of_each_other():
+    theta = priors.sample(TransitPrior(), 200, seed=0)
+    twin = TWINS["transit"](theta)
+    found = [COORDINATES["transit"](one.double()) for one in (theta, twin)]
+    assert found[1] == pytest.approx(found[0], abs=1e-4)
+    assert float((twin[:, 2] - theta[:, 2]).abs().max()) > 1
+    assert TWINS["transit"](twin) == pytest.approx(theta, abs=1e-4)
 
 
 def test_a_likelihood_that_is_bent_in_theta_is_plain_in_its_coordinates():

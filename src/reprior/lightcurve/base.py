@@ -1,7 +1,8 @@
 """The base model of the light curves: an amortized posterior p(theta | one window).
 
 It is trained on simulated windows under the reference prior (`transit_prior.gaussian_prior`), with gaps cut into them as
-real windows have, and serves every target whose windows have the same half-width.
+real windows have, and serves every target whose windows have the same half-width; or, with a `Look`, every target whose
+windows look so (`look`).
 
 What the network sees of a window is `encode(x)`: two series of 128 numbers, eight summaries (`summaries`) and the profile of
 the dip (`profile`). The series are
@@ -23,12 +24,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from reprior import priors
 from reprior.diffusion.training import Training
 from reprior.errors import InputError
+from reprior.lightcurve.look import Look
 from reprior.lightcurve.profile import PROFILE, profile
 from reprior.lightcurve.summaries import SUMMARIES, summaries
 from reprior.lightcurve.transit import TransitSimulator, random_gaps
@@ -44,6 +48,8 @@ from reprior.trainer import train
 __all__ = ["BaseSettings", "encode", "get_base", "simulate_windows"]
 
 FLUX_SCALE = 1e-3
+DRAWS = 500_000  # of the prior at once, where only some of them are simulated
+PATIENCE = 2_000
 LAW = NoiseLaw(log_mean=-1.6, log_std=1.6)
 
 
@@ -61,6 +67,7 @@ class BaseSettings:
         blocks: residual blocks of the network.
         features: the size of a window's embedding.
         seed: of the simulations and of the training.
+        look: which simulated windows are kept; all of them if not given.
     """
 
     half_width: float = 0.5
@@ -72,6 +79,7 @@ class BaseSettings:
     blocks: int = 3
     features: int = 48
     seed: int = 0
+    look: Look | None = None
 
     def __post_init__(self) -> None:
         for name in ("simulations", "steps", "batch", "width", "blocks", "features"):
@@ -84,8 +92,9 @@ class BaseSettings:
     def name(self) -> str:
         """The name of the base's file: base-0.5d, with what differs from the defaults."""
         plain = asdict(BaseSettings(self.half_width))
-        tail = "".join(f"-{k}{v}" for k, v in asdict(self).items() if plain[k] != v)
-        return f"base-{self.half_width:g}d{tail}"
+        tail = "".join(f"-{k}{v}" for k, v in asdict(self).items() if plain[k] != v and k != "look")
+        like = f"-{self.look.name}" if self.look else ""
+        return f"base-{self.half_width:g}d{tail}{like}"
 
     @property
     def simulator(self) -> TransitSimulator:
@@ -119,20 +128,46 @@ def encode(x: Tensor) -> Tensor:
     return torch.cat([y, missing.to(y), summaries(x), profile(x)], dim=-1)
 
 
-def simulate_windows(settings: BaseSettings, n: int, seed: int) -> Simulations:
+def simulate_windows(settings: BaseSettings, n: int, seed: int, progress: bool = False) -> Simulations:
     """Encoded windows with gaps, and their parameters: about n, the unphysical draws left out.
 
     Arguments:
         settings: which base they are for.
-        n: the number of draws.
+        n: the number of draws; with a look, the number of windows that look so.
         seed: of the draws, the noise and the gaps.
+        progress: show a progress bar.
     """
     prior = gaussian_prior()
-    theta = priors.sample(prior, n, seed)
+    if settings.look is None:
+        theta, x, dropped = _windows(settings, priors.sample(prior, n, seed), seed)
+        return Simulations(theta, encode(x), prior, PARAMETERS, dropped=dropped)
+    seeds = np.random.default_rng(seed)
+    parts, kept, dropped = [], 0, 0
+    with tqdm(total=n, desc="windows that look so", disable=not progress) as bar:
+        for _ in range(PATIENCE):
+            own = int(seeds.integers(2**40))
+            theta = priors.sample(prior, DRAWS, own)
+            theta = theta[settings.look.possible(theta)]
+            if len(theta):
+                theta, x, left_out = _windows(settings, theta, own)
+                seen = settings.look.seen(x, settings.half_width)
+                parts.append((theta[seen], encode(x[seen])))
+                kept, dropped = kept + int(seen.sum()), dropped + left_out
+                bar.update(int(seen.sum()))
+            if kept >= n:
+                break
+        else:
+            raise InputError(f"of {PATIENCE * DRAWS} draws of the prior only {kept} look like {settings.look}")
+    theta, x = (torch.cat(part)[:n] for part in zip(*parts, strict=True))
+    return Simulations(theta, x, prior, PARAMETERS, dropped=dropped)
+
+
+def _windows(settings: BaseSettings, theta: Tensor, seed: int) -> tuple[Tensor, Tensor, int]:
+    """The physical theta, their windows with gaps, and how many theta were not."""
     x = settings.simulator.simulate(theta, seed + 1)
     good = x.isfinite().all(1)
-    x = x.masked_fill(random_gaps(n, settings.points, seed + 2), torch.nan)
-    return Simulations(theta[good], encode(x[good]), prior, PARAMETERS, dropped=int((~good).sum()))
+    x = x.masked_fill(random_gaps(len(x), settings.points, seed + 2), torch.nan)
+    return theta[good], x[good], int((~good).sum())
 
 
 def get_base(settings: BaseSettings, folder: str | Path, progress: bool = True) -> Posterior:
@@ -149,7 +184,7 @@ def get_base(settings: BaseSettings, folder: str | Path, progress: bool = True) 
     path.parent.mkdir(parents=True, exist_ok=True)
     stored = path.with_suffix(".simulations.safetensors")
     if not stored.exists():
-        simulate_windows(settings, settings.simulations, settings.seed).save(stored)
+        simulate_windows(settings, settings.simulations, settings.seed, progress).save(stored)
     pairs = Simulations.load(stored)
     checkpoint = path.with_suffix(".checkpoint.safetensors")
     posterior = train(

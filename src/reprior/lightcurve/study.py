@@ -132,7 +132,7 @@ def run_study(
         bases: the folder of base models; "bases" in the study's folder if not given.
         progress: show progress bars.
     """
-    settings = settings or StudySettings(BaseSettings(target.windows.half_width))
+    settings = settings or StudySettings(BaseSettings(target.windows.half_width, look=target.look))
     out, windows = Path(out), photometry.windows
     if windows.flux.shape[1] != settings.base.points:
         raise InputError(f"windows have {windows.flux.shape[1]} points and the base {settings.base.points}")
@@ -140,6 +140,10 @@ def run_study(
         raise InputError(
             f"windows reach {target.windows.half_width} d from mid-transit and the base {settings.base.half_width} d"
         )
+    if look := settings.base.look:
+        seen = look.seen(windows.x, settings.base.half_width).numpy()
+        windows = windows.keep(seen, f"does not look like the windows of the base, {look}")
+        photometry = replace(photometry, windows=windows)
     out.mkdir(parents=True, exist_ok=True)
     clock = _Clock()
     base = get_base(settings.base, bases or out / "bases", progress)
@@ -155,6 +159,7 @@ def run_study(
     runs["known period"] = [theta for theta, _ in known]
     checks = {
         "windows": len(windows),
+        "rejected": len(windows.rejected),
         "period": period,
         "known_period_ess": known[-1][1],
         **{f"shuffled_{name}": value for name, value in agreement(last, runs["shuffled"][-1]).items()},

@@ -15,6 +15,7 @@ import numpy as np
 
 from reprior.errors import InputError
 from reprior.lightcurve.files import Columns, download, read
+from reprior.lightcurve.look import Look
 from reprior.lightcurve.period import Search
 from reprior.lightcurve.photometry import DETREND_WINDOW, LightCurve
 from reprior.lightcurve.windows import Photometry, WindowSettings, process
@@ -70,6 +71,7 @@ class Target:
         fit: a conventional fit of the data at hand: Markov chain Monte Carlo with a straight baseline per transit, the
             period fixed; errors are means of the two sides.
         windows: settings of the windows; the half-width is a property of the data.
+        look: how its windows look, where a base for all windows of the prior is too blurred; none if not given.
         search: settings of the period search.
         detrend_window: width of the local baseline in days.
         columns: of a CSV file of this target.
@@ -81,6 +83,7 @@ class Target:
     reference: Reference
     fit: Reference
     windows: WindowSettings = field(default_factory=WindowSettings)
+    look: Look | None = None
     search: Search = field(default_factory=Search)
     detrend_window: float = DETREND_WINDOW
     columns: Columns = field(default_factory=Columns)
@@ -185,6 +188,7 @@ TARGETS: dict[str, Target] = {
             note="circular orbit",
         ),
         windows=WindowSettings(half_width=0.1),
+        look=Look(depth=(0.004, 0.01), duration=(0.02, 0.045), noise=(0.0003, 0.0009), middle=(-0.01, 0.01)),
         note="TESS sectors 22 and 49, SPOC; the data at hand hold 0.1 d around each transit.",
     ),
 }

@@ -17,7 +17,7 @@ per cadence; fitted here to the points out of transit, as half a transit is itse
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -117,6 +117,14 @@ class Windows:
     def x(self) -> Tensor:
         """The flux as observations, float32, NaN where missing, with shape (n, points)."""
         return torch.as_tensor(self.flux, dtype=torch.float32)
+
+    def keep(self, rows: NDArray[np.bool_], reason: str) -> Windows:
+        """The windows where `rows`, with shape (n,), is True; the others are rejected for the reason."""
+        others = tuple(Rejected(float(time), reason) for time in self.mid_times[~rows])
+        if not rows.any():
+            raise InputError(f"{self.name}: no window is left: {reason}")
+        parts = {name: getattr(self, name)[rows] for name in ("flux", "count", "mid_times", "cycles", "found")}
+        return replace(self, **parts, rejected=self.rejected + others)
 
     @property
     def missing(self) -> NDArray[np.bool_]:

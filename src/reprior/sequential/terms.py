@@ -32,6 +32,7 @@ from reprior import metrics, priors
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.posterior import Posterior
+from reprior.sequential.coordinates import TWINS
 from reprior.sequential.density import RelativeDensity
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
 
@@ -97,7 +98,8 @@ class Check:
     """How well the fits agree with the exact sum at draws of the posterior.
 
     Attributes:
-        error: the standard deviation of (exact sum - fitted sum).
+        error: the standard deviation of (exact sum - fitted sum); where the coordinates have twins (`coordinates`), the
+            exact log-likelihood is the mean of both.
         ess: ESS/N of the weights exp(exact sum - fitted sum); draws that could not be compared have no weight.
     """
 
@@ -267,16 +269,26 @@ class Terms:
         for k, term in enumerate(self.terms):
             last = k + 1 == len(self.terms)
             here = points if last or not len(self.nuisance) else self._earlier(term, points[:, self.carried], generator)
-            inside = self._inside(here)
+            inside = torch.stack([self._inside(one) for one in self._twins(here)]).all(0)
             compared &= inside
             if bool(inside.any()):
                 fitted = self.joint(term, generator)
-                self.terms[k] = self._extend(term, here[inside])
-                total[inside] += self.terms[k].values[len(term.values) :] - fitted(self._user(here[inside])).double()
+                twins = self._twins(here[inside])
+                self.terms[k] = self._extend(term, torch.cat(twins))
+                values = self.terms[k].values[len(term.values) :].reshape(len(twins), -1)
+                exact = (values - torch.stack([self._log_prior(one) for one in twins])).mean(0)
+                total[inside] += exact - (fitted(self._user(twins[0])).double() - self._log_prior(twins[0]))
         left = total[compared]
         if len(left) < 2:
             return Check(math.inf, 0.0)
         return Check(float(left.std()), metrics.ess(left) * len(left) / len(points))
+
+    def _twins(self, points: Tensor) -> list[Tensor]:
+        """The points, and others with the same coordinates where there are such."""
+        if self.coordinates not in TWINS:
+            return [points]
+        twins = TWINS[self.coordinates](self._user(points))
+        return [points, self.posterior.scales.theta.forward(twins).double()]
 
     def _earlier(self, term: Term, theta_c: Tensor, generator: Generator) -> Tensor:
         """theta_c with nuisance values of an earlier observation, inside the prior's support where some are found."""
