@@ -9,7 +9,7 @@ from reprior import priors
 from reprior.errors import InputError
 from reprior.lightcurve.known_period import redraw_period
 from reprior.lightcurve.transit_prior import MEAN, STD, TransitPrior
-from reprior.sequential.coordinates import COORDINATES, TWINS
+from reprior.sequential.coordinates import CANONICAL, COORDINATES
 from reprior.sequential.settings import AccumulateSettings
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
 from reprior.simulations import Standardizer
@@ -26,19 +26,33 @@ def test_transit_coordinates_are_blind_to_the_period_and_to_mirror_images():
     assert float((other[:, 3] - theta[:, 3]).abs().mean()) > 0.3
 
 
-def test_twins_have_the_same_coordinates_and_are_twins_of_each_other():
-    theta = priors.sample(TransitPrior(), 200, seed=0)
-    twin = TWINS["transit"](theta)
-    found = [COORDINATES["transit"](one.double()) for one in (theta, twin)]
+def test_a_canonical_theta_has_the_same_coordinates():
+    theta = priors.sample(TransitPrior(mirrored=True), 200, seed=0)
+    folded = CANONICAL["transit"](theta)
+    found = [COORDINATES["transit"](one.double()) for one in (theta, folded)]
     assert found[1] == pytest.approx(found[0], abs=1e-4)
-    assert float((twin[:, 2] - theta[:, 2]).abs().max()) > 1
-    assert TWINS["transit"](twin) == pytest.approx(theta, abs=1e-4)
+    assert float(folded[:, 2].max()) <= 90
+    assert float((folded[:, 2] - theta[:, 2]).abs().max()) > 1
+
+
+def test_transit_coordinates_are_the_depth_and_the_duration_of_the_dip():
+    pytest.importorskip("pytransit", reason="the extra reprior[lightcurve] is not installed")
+    from reprior.lightcurve.transit import TransitSimulator
+
+    theta = torch.tensor([[0.1, 12.0, inc, 4.0, 0.0, 0.35, 0.18, 0.001] for inc in (89.9, 88.0, 86.5)])
+    flux = 1 - TransitSimulator(0.2, 1_024).flux(theta)
+    depth, duration = COORDINATES["transit"](theta.double())[:, :2].T
+    # Relative to the first: shapes differ, so they agree within some per cent only.
+    deepest = flux.max(1).values
+    assert (depth - depth[0]) == pytest.approx((deepest / deepest[0]).log(), abs=0.02)
+    width = (flux > deepest.unsqueeze(1) / 2).sum(1).double()
+    assert (duration - duration[0]) == pytest.approx((width / width[0]).log(), abs=0.05)
 
 
 def test_a_likelihood_that_is_bent_in_theta_is_plain_in_its_coordinates():
     def log_l(theta):  # a ring in the impact parameter, a ridge in a and P
         z = COORDINATES["transit"](theta.double())
-        return -0.5 * (((z[:, 1] - 1.0) / 0.2) ** 2 + ((z[:, 2] - 0.2) / 0.1) ** 2)
+        return -0.5 * (((z[:, 1] + 1.2) / 0.2) ** 2 + ((z[:, 2] + 0.3) / 0.1) ** 2)
 
     theta = priors.sample(TransitPrior(mirrored=True), 4_000, seed=2)
     theta = theta[log_l(theta) > -15]

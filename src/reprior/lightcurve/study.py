@@ -79,7 +79,7 @@ class StudySettings:
 
     base: BaseSettings = field(default_factory=BaseSettings)
     accumulate: AccumulateSettings = field(
-        default_factory=lambda: AccumulateSettings(points=1_600, coordinates="transit")
+        default_factory=lambda: AccumulateSettings(points=1_600, rounds=2, coordinates="transit")
     )
     competitors: Mapping[str, Any] = field(default_factory=lambda: competitor_settings(["priorguide_mc"]))
     samples: int = 5_000

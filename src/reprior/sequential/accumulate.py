@@ -6,7 +6,8 @@ For each observation n:
 2. the base's log-density at x_n is computed at points near these draws and its own: the new term;
 3. the draws make some Metropolis moves under log p(theta | x_n) + log r_{n-1}, both as fits, which removes what error
    the guidance left;
-4. every term is computed again at some of the draws. That measures the fit, and mends it for the next observation.
+4. every term is computed again at some of the draws. That measures the fit, and mends it for the next observation; with
+   more than one round (`AccumulateSettings.rounds`) a fit that is found wanting is mended at once, and the draws move again.
 
 The samples of one step give the next one places to look at, never values: errors of sampling do not add up.
 """
@@ -31,6 +32,7 @@ from reprior.sequential.terms import Term, Terms
 __all__ = ["Accumulate"]
 
 REGION = 2_000
+ENOUGH = 0.3  # ESS/N of the fitted sum against the exact one that needs no further round
 FIELDS = ("x", "mean", "cov", "points", "values")
 
 
@@ -82,9 +84,13 @@ class Accumulate:
         generator = torch.Generator().manual_seed(seed + 1)
         self.terms.add(x, samples, generator)
         notes: dict[str, Any] = {}
-        if self._log_r is not None and self.settings.moves:
-            samples, notes = self._move(samples, self._log_r, generator)
-        check = self.terms.check(samples, generator)
+        for left in reversed(range(self.settings.rounds)):
+            if self._log_r is not None and self.settings.moves:
+                samples, notes = self._move(samples, self._log_r, generator)
+            check = self.terms.check(samples, generator)
+            if self._log_r is None or check.ess >= ENOUGH or not left:
+                break
+            self._log_r = self.terms.ratio(generator, len(self.terms.terms) - 1)
         return samples, {**notes, "agreement": check.ess, "fit_error": check.error}
 
     def _move(self, samples: Tensor, log_r: CarriedRatio, generator: torch.Generator) -> tuple[Tensor, dict[str, Any]]:

@@ -5,16 +5,18 @@ and the better if it is close to a Gaussian in them: then log p(theta | x) - log
 coordinates, and log p(theta), which is known, is added again.
 
 - "theta": the parameters themselves, standardised; log p(theta | x) is fitted as it is.
-- "transit": for theta = (k, a, inc, P, t0, u1, u2, sigma) of `reprior.lightcurve`,
+- "transit": for theta = (k, a, inc, P, t0, u1, u2, sigma) of `reprior.lightcurve`, with the impact parameter b = a |cos inc|,
 
-      k,   log(a / P),   (a cos inc)^2,   t0,   u1,   u2,   log sigma.
+      S = 1 + k^2 - b^2, smoothly kept above zero,    I = 1 - u1 (1 - mu) - u2 (1 - mu)^2 with mu^2 = S, at most 1,
+      log(k^2 I),   log(P sqrt(S) / a),   log S,   t0,   u1,   u2,   log sigma:
 
-  One transit knows the orbit by its speed a / P and its impact parameter a |cos inc| alone
-  (`reprior.lightcurve.known_period`), and inclinations on both sides of 90 degrees are mirror images. What a network
-  makes of P, or of a mirror image, beyond that is error, which this leaves out.
+  the depth of the dip, its duration at half depth, its shape (ingress over duration is k / S), and the rest. One transit
+  knows the orbit by its speed a / P and its impact parameter alone (`reprior.lightcurve.known_period`). In speed and impact
+  parameter its likelihood is a bent ridge, as the duration is known far better than either; here it is straight.
 
-`TWINS` has, by name, a map from theta to another theta with the same coordinates: its mirror image. Both have one likelihood, so
-the mean of a network's two log-likelihoods is what a fit in the coordinates is compared with.
+Inclinations on both sides of 90 degrees are mirror images with one likelihood. `CANONICAL` has, by name, the map of theta to the one
+with the same coordinates that the base knows best, inc <= 90 here: log-densities are computed there alone. What a
+network makes of P, or of a mirror image, beyond the coordinates is error, which this leaves out.
 """
 
 from __future__ import annotations
@@ -23,26 +25,34 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
-__all__ = ["COORDINATES", "TWINS"]
+__all__ = ["CANONICAL", "COORDINATES"]
 
 SMALL = 1e-6  # keeps logarithms finite for draws beyond the limits of a star and a planet
+SMOOTH = 0.05
+INC = 2
 
 
 def _transit(theta: Tensor) -> Tensor:
     """The coordinates of theta, with shape (*, 8), in the user's units: with shape (*, 7)."""
     k, a, inc, period, t0, u1, u2, sigma = theta.unbind(-1)
+    k = k.clamp(min=1e-3)
     impact = a * torch.deg2rad(inc).cos()
+    shape = SMOOTH * softplus((1 + k**2 - impact**2) / SMOOTH)
+    shade = 1 - shape.clamp(max=1).sqrt()
+    depth = 2 * k.log() + (1 - u1 * shade - u2 * shade**2).clamp(min=0.05).log()
     speed = a.clamp(min=SMALL) / period.clamp(min=SMALL)
-    return torch.stack([k, speed.log(), impact**2, t0, u1, u2, sigma.clamp(min=SMALL).log()], dim=-1)
+    duration = shape.log() / 2 - speed.log()
+    return torch.stack([depth, duration, shape.log(), t0, u1, u2, sigma.clamp(min=SMALL).log()], dim=-1)
 
 
-def _mirror(theta: Tensor) -> Tensor:
-    """The mirror image, 180 - inc, of theta with shape (*, 8)."""
-    sign, offset = torch.ones(8).to(theta), torch.zeros(8).to(theta)
-    sign[2], offset[2] = -1, 180
-    return offset + sign * theta
+def _folded(theta: Tensor) -> Tensor:
+    """theta, with shape (*, 8), with inc <= 90."""
+    folded = theta.clone()
+    folded[..., INC] = 90 - (90 - theta[..., INC]).abs()
+    return folded
 
 
 COORDINATES: dict[str, Callable[[Tensor], Tensor]] = {"transit": _transit}
-TWINS: dict[str, Callable[[Tensor], Tensor]] = {"transit": _mirror}
+CANONICAL: dict[str, Callable[[Tensor], Tensor]] = {"transit": _folded}

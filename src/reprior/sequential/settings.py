@@ -28,6 +28,7 @@ class AccumulateSettings:
         points: the points at which a new observation's log-density is computed.
         checks: the points at which every observation's log-density is computed again at each later one.
         moves: Metropolis moves of the samples under the fitted sum; 0 leaves them as guidance drew them.
+        rounds: how often, at most, the draws move, are checked and the fits mended at one observation.
         coordinates: what the fits are functions of: "theta", or the name of others (`reprior.sequential.coordinates`).
         guidance: how the adapted posteriors draw.
     """
@@ -35,14 +36,15 @@ class AccumulateSettings:
     points: int = 800
     checks: int = 100
     moves: int = 40
+    rounds: int = 1
     coordinates: str = "theta"
     guidance: RejuvenateSettings = field(default_factory=lambda: RejuvenateSettings(pool=5_000))
 
     def __post_init__(self) -> None:
-        if self.points < 100 or self.checks < 10 or self.moves < 0:
+        if self.points < 100 or self.checks < 10 or self.moves < 0 or self.rounds < 1:
             raise InputError(
-                f"accumulate needs points >= 100, checks >= 10 and moves >= 0; got {self.points}, {self.checks}, "
-                f"{self.moves}"
+                f"accumulate needs points >= 100, checks >= 10, moves >= 0 and rounds >= 1; got {self.points}, "
+                f"{self.checks}, {self.moves} and {self.rounds}"
             )
         if self.coordinates not in ("theta", *COORDINATES):
             allowed = ", ".join(("theta", *COORDINATES))

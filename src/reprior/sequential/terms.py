@@ -32,7 +32,7 @@ from reprior import metrics, priors
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.posterior import Posterior
-from reprior.sequential.coordinates import TWINS
+from reprior.sequential.coordinates import CANONICAL
 from reprior.sequential.density import RelativeDensity
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
 
@@ -98,8 +98,7 @@ class Check:
     """How well the fits agree with the exact sum at draws of the posterior.
 
     Attributes:
-        error: the standard deviation of (exact sum - fitted sum); where the coordinates have twins (`coordinates`), the
-            exact log-likelihood is the mean of both.
+        error: the standard deviation of (exact sum - fitted sum).
         ess: ESS/N of the weights exp(exact sum - fitted sum); draws that could not be compared have no weight.
     """
 
@@ -148,9 +147,9 @@ class Terms:
         """
         draws = self.base_draws(x, 2 * self.points, generator)
         term = Term(x, draws.mean(0), torch.cov(draws.T).reshape(2 * draws.shape[1:]), draws[:0], draws[:0, 0])
-        near = self.posterior.scales.theta.forward(samples).double()
+        near = self._canonical(self.posterior.scales.theta.forward(samples).double())
         half = self.points // 2
-        points = torch.cat([_jittered(some, half, generator) for some in (draws, near)])
+        points = self._canonical(torch.cat([self._around(some, half, generator) for some in (draws, near)]))
         points = points[self._inside(points)]
         if len(points) == 0:
             raise InputError("no draw near the posterior lies inside the prior's support")
@@ -160,7 +159,13 @@ class Terms:
         """Standardised draws of the base at x, with shape (n, d), in double precision."""
         seed = int(torch.randint(2**62, (), generator=generator))
         theta = self.posterior.sample((n,), x, seed=seed, sampler=Sampler(steps=20))
-        return self.posterior.scales.theta.forward(theta).double()
+        return self._canonical(self.posterior.scales.theta.forward(theta).double())
+
+    def _around(self, points: Tensor, n: int, generator: Generator) -> Tensor:
+        """n points about some; in coordinates of the likelihood half of them as they are: jitter leaves a bent ridge."""
+        plain = 0 if self.coordinates == "theta" else n // 2
+        rows = torch.randperm(len(points), generator=generator)[:plain] if plain else slice(0)
+        return torch.cat([points[rows], _jittered(points, n - plain, generator)])
 
     def _extend(self, term: Term, points: Tensor) -> Term:
         density = RelativeDensity(self.posterior.condition(term.x.unsqueeze(0)), term.mean, term.cov)
@@ -192,10 +197,10 @@ class Terms:
         log_l = CarriedRatio.of(scale, torch.arange(z.shape[1]), frame, width, coefficients, self.coordinates)
         return lambda theta: log_l(theta) + priors.log_prob(self.posterior.prior, theta).to(theta.dtype)
 
-    def ratio(self, generator: Generator) -> CarriedRatio:
-        """log r_n: the sum of the terms, as one fit."""
+    def ratio(self, generator: Generator, n: int | None = None) -> CarriedRatio:
+        """log r_n: the sum of the first n terms, or of all, as one fit."""
         scale, name = self.posterior.scales.theta, self.coordinates
-        terms = self.terms if name == "theta" else [_near(term) for term in self.terms]
+        terms = self.terms[:n] if name == "theta" else [_near(term) for term in self.terms[:n]]
         data = [self._carried(term, generator) for term in terms]
         frame = Frame.over(torch.cat([points for points, _ in data]), generator)
         chosen = [choose(frame, *one, 0.0, generator) for one in data]
@@ -263,32 +268,28 @@ class Terms:
             generator: the source of randomness.
         """
         rows = torch.randperm(len(samples), generator=generator)[: self.checks]
-        points = self.posterior.scales.theta.forward(samples[rows]).double()
+        points = self._canonical(self.posterior.scales.theta.forward(samples[rows]).double())
         total = torch.zeros(len(points), dtype=torch.float64)
         compared = torch.ones(len(points), dtype=torch.bool)
         for k, term in enumerate(self.terms):
             last = k + 1 == len(self.terms)
             here = points if last or not len(self.nuisance) else self._earlier(term, points[:, self.carried], generator)
-            inside = torch.stack([self._inside(one) for one in self._twins(here)]).all(0)
+            inside = self._inside(here)
             compared &= inside
             if bool(inside.any()):
                 fitted = self.joint(term, generator)
-                twins = self._twins(here[inside])
-                self.terms[k] = self._extend(term, torch.cat(twins))
-                values = self.terms[k].values[len(term.values) :].reshape(len(twins), -1)
-                exact = (values - torch.stack([self._log_prior(one) for one in twins])).mean(0)
-                total[inside] += exact - (fitted(self._user(twins[0])).double() - self._log_prior(twins[0]))
+                self.terms[k] = self._extend(term, here[inside])
+                total[inside] += self.terms[k].values[len(term.values) :] - fitted(self._user(here[inside])).double()
         left = total[compared]
         if len(left) < 2:
             return Check(math.inf, 0.0)
         return Check(float(left.std()), metrics.ess(left) * len(left) / len(points))
 
-    def _twins(self, points: Tensor) -> list[Tensor]:
-        """The points, and others with the same coordinates where there are such."""
-        if self.coordinates not in TWINS:
-            return [points]
-        twins = TWINS[self.coordinates](self._user(points))
-        return [points, self.posterior.scales.theta.forward(twins).double()]
+    def _canonical(self, points: Tensor) -> Tensor:
+        """Standardised theta with the same coordinates as the points, where the base is asked."""
+        if self.coordinates not in CANONICAL:
+            return points
+        return self.posterior.scales.theta.forward(CANONICAL[self.coordinates](self._user(points))).double()
 
     def _earlier(self, term: Term, theta_c: Tensor, generator: Generator) -> Tensor:
         """theta_c with nuisance values of an earlier observation, inside the prior's support where some are found."""
