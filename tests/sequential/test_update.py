@@ -65,6 +65,31 @@ def test_accumulate_is_the_closed_form_after_every_update(updates):
         assert torch.equal(one.x, X[one.n - 1])
 
 
+def test_a_round_that_is_found_wanting_is_made_again_with_a_new_fit(monkeypatch):
+    from reprior.sequential.accumulate import Accumulate
+    from reprior.sequential.terms import Check, Terms
+
+    def after_two(rounds: int) -> tuple[Tensor, dict]:
+        run = Accumulate(POSTERIOR, (), replace(QUICK, rounds=rounds))
+        run.finish(X[0], POSTERIOR.sample((N,), X[0], seed=0), 0)
+        run.adapt(X[1], 1)
+        assert run._log_r is not None
+        right = run._log_r.forward
+        run._log_r.forward = lambda theta: right(theta) + 6 * theta[..., 0]  # wrong by up to twelve
+        monkeypatch.setattr(Terms, "check", lambda *_: Check(9.0, 0.0))
+        return run.finish(X[1], POSTERIOR.sample((N,), X[1], seed=2), 2)
+
+    mean, cov = closed_form(X[:2])
+    error = {}
+    for rounds in (1, 2):
+        samples, _ = after_two(rounds)
+        monkeypatch.undo()
+        error[rounds] = float(((samples.mean(0) - mean) / cov.diagonal().sqrt()).abs().max())
+    assert error[1] > 1
+    # 30 moves from a wrong start leave some of it.
+    assert error[2] < 0.3
+
+
 def test_the_adapted_posterior_draws_the_same_posterior(updates):
     assert updates[0].adapted is POSTERIOR
     last = updates[-1].adapted

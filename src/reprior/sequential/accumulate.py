@@ -83,17 +83,20 @@ class Accumulate:
         """Takes in the observation x: corrects its samples, with shape (n, d), and adds its term."""
         generator = torch.Generator().manual_seed(seed + 1)
         self.terms.add(x, samples, generator)
-        notes: dict[str, Any] = {}
-        for left in reversed(range(self.settings.rounds)):
-            if self._log_r is not None and self.settings.moves:
-                samples, notes = self._move(samples, self._log_r, generator)
-            check = self.terms.check(samples, generator)
-            if self._log_r is None or check.ess >= ENOUGH or not left:
+        samples, notes = self._move(samples, generator)
+        check = self.terms.check(samples, generator)
+        for _ in range(self.settings.rounds - 1):
+            if self._log_r is None or check.ess >= ENOUGH:
                 break
             self._log_r = self.terms.ratio(generator, len(self.terms.terms) - 1)
+            samples, notes = self._move(samples, generator)
+            check = self.terms.check(samples, generator)
         return samples, {**notes, "agreement": check.ess, "fit_error": check.error}
 
-    def _move(self, samples: Tensor, log_r: CarriedRatio, generator: torch.Generator) -> tuple[Tensor, dict[str, Any]]:
+    def _move(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Any]]:
+        if self._log_r is None or not self.settings.moves:
+            return samples, {}
+        log_r = self._log_r
         log_p = self.terms.joint(self.terms.terms[-1], generator)
 
         def log_f(theta: Tensor) -> Tensor:
