@@ -54,6 +54,18 @@ def test_the_windows_kept_are_those_of_the_prior_that_look_so(monkeypatch):
     assert ((ratio - 1).abs() < 4 * (0.5 / len(theta) + 0.5 / len(some)) ** 0.5 * 1.5).all()
 
 
+def test_few_draws_of_the_prior_look_like_gj_436():
+    look, settings = TARGETS["gj-436"].look, BaseSettings(0.1)
+    assert look is not None
+    theta = priors.sample(gaussian_prior(), 200_000, 7)
+    theta = theta[look.possible(theta)]
+    assert len(theta) < 0.03 * 200_000
+    x = settings.simulator.simulate(theta, 8)
+    x = x.masked_fill(random_gaps(len(x), 128, 9), torch.nan)
+    # 0.14 %: 280 +- 17.
+    assert 200 < int(look.seen(x, 0.1).sum()) < 400
+
+
 def test_a_look_that_no_draw_has_is_an_error(monkeypatch):
     monkeypatch.setattr(module, "PATIENCE", 2)
     monkeypatch.setattr(module, "DRAWS", 1_000)

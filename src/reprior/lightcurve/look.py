@@ -1,7 +1,7 @@
 """How a window looks: a base can learn from the simulated windows alone that look like a target's.
 
-The prior is wide. Of 300,000 draws about 1,300 have a dip as short, as shallow and as near to grazing as that of GJ 436, and
-a network trained on all of them is blurred there: its posteriors are up to four times too wide. Which simulations a base learns
+The prior is wide. Of 1,000 draws one or two have a dip as short, as shallow and as near to grazing as that of GJ 436, and a
+network trained on all of them is blurred there. Which simulations a base learns
 from may depend on x, though not on theta: keeping the windows with x in a set A gives the pairs the density
 p(theta, x) / p(A), and p(theta | x) stays what it was for every x in A. So windows are simulated under the prior, and those
 are kept that look like the target's: in depth, duration, noise and place of the dip as `summaries` measures them, and with
