@@ -15,6 +15,7 @@ from reprior.errors import InputError
 from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.lightcurve import study as module
 from reprior.lightcurve.base import BaseSettings, encode, get_base, simulate_windows
+from reprior.lightcurve.look import Look
 from reprior.lightcurve.period import Ephemeris
 from reprior.lightcurve.photometry import from_arrays
 from reprior.lightcurve.study import StudySettings, run_study
@@ -96,6 +97,10 @@ def test_a_study_goes_on_after_it_was_stopped_and_writes_everything(folder, monk
         assert path.stat().st_size > 0
     assert {path.suffix for path in study.files.values()} == {".csv", ".png", ".html"}
     assert study.checks["shuffled_c2st"] < 0.75
+    # The period is drawn again; what a window sees stays.
+    made, drawn = study.updates[-1].samples, study.runs["accumulate"][-1]
+    assert drawn[:, 1] / drawn[:, 3] == pytest.approx(made[:, 1] / made[:, 3], rel=1e-3)
+    assert float((drawn[:, 3] - made[:, 3]).abs().mean()) > 0.1
     last = study.runs["exact"][-1]
     assert float(last[:, 0].mean()) == pytest.approx(0.12, abs=0.01)
 
@@ -106,6 +111,18 @@ def test_windows_of_another_base_are_refused(folder):
         run_study(target, photometry, folder, replace(SETTINGS, base=BaseSettings(half_width=0.1)))
     with pytest.raises(InputError, match="windows have 128 points and the base 64"):
         run_study(target, photometry, folder, replace(SETTINGS, base=BaseSettings(points=64)))
+
+
+def test_windows_that_do_not_look_like_those_of_the_base_are_left_out(folder):
+    target, photometry = system()
+    never = Look(depth=(0.5, 0.6), duration=(0.05, 0.2), noise=(0.0, 0.01), middle=(-0.1, 0.1))
+    with pytest.raises(InputError, match="no window is left: does not look like the windows of the base"):
+        run_study(target, photometry, folder, replace(SETTINGS, base=replace(BASE, look=never)))
+    made = photometry.windows
+    kept = made.keep(np.array([True, False, True]), "too deep")
+    assert len(kept) == 2
+    assert kept.mid_times.tolist() == made.mid_times[[0, 2]].tolist()
+    assert [(one.mid_time, one.reason) for one in kept.rejected] == [(made.mid_times[1], "too deep")]
 
 
 def test_encoding_marks_what_is_missing():

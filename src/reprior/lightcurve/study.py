@@ -6,7 +6,9 @@ sigma belong to a window and are not carried: each window is centred on its own 
 
 Runs, each with its samples after every window:
 
-- accumulate: the carried prior is the sum of the base's own log-densities. This is the result.
+- accumulate: the carried prior is the sum of the base's own log-densities. This is the result. Its samples, moved under a
+  function of what a window sees, get a P drawn given a / P and a cos(inc) at the end (`known_period.redraw_period`): the
+  moves alone are slow along that line.
 - known period: the same samples once the period is fixed to that of the mid-times (`known_period`): what a conventional
   fit with its period fixed is to be compared with.
 - shuffled: accumulate with the windows in another order; its final posterior must be the same.
@@ -36,7 +38,7 @@ from reprior.guidance.prior_guide import MonteCarloSettings
 from reprior.lightcurve.base import BaseSettings, encode, get_base, simulate_windows
 from reprior.lightcurve.exact_run import stored_exact
 from reprior.lightcurve.figures import errors_figure, steps_figure, windows_figure
-from reprior.lightcurve.known_period import with_period
+from reprior.lightcurve.known_period import redraw_period, with_period
 from reprior.lightcurve.tables import INTEREST, error_rows, final_rows, step_rows, summary, write_rows
 from reprior.lightcurve.targets import Target
 from reprior.lightcurve.transit_prior import PARAMETERS, fold_inclination
@@ -150,6 +152,9 @@ def run_study(
     clock.note("base")
     x = encode(windows.x)
     runs, updates, order = _runs(base, x, settings, out / "updates", progress, clock)
+    generator = torch.Generator().manual_seed(settings.seed)
+    for name in ("accumulate", "shuffled"):
+        runs[name] = [redraw_period(theta, generator) for theta in runs[name]]
     if settings.exact:
         kept = out / "updates" / "exact.safetensors"
         runs["exact"] = stored_exact(windows.x, settings.base.half_width, kept, settings.exact, settings.seed)
