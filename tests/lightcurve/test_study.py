@@ -95,6 +95,8 @@ def test_a_study_goes_on_after_it_was_stopped_and_writes_everything(folder, monk
     assert sorted(study.order.tolist()) == [0, 1, 2]
     for path in study.files.values():
         assert path.stat().st_size > 0
+    again = run_study(target, photometry, folder, SETTINGS, progress=False)  # reads its files: the times stay
+    assert again.checks["seconds_shuffled"] == pytest.approx(study.checks["seconds_shuffled"], rel=1e-3)
     assert {path.suffix for path in study.files.values()} == {".csv", ".png", ".html"}
     assert study.checks["shuffled_c2st"] < 0.75
     # The period is drawn again; what a window sees stays.

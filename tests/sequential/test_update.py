@@ -143,6 +143,7 @@ def test_a_ratio_learned_from_samples_follows_too():
     assert float(((last.mean(0) - mean) / sd).abs().max()) < 0.5
     assert float(((alone - mean) / sd).abs().max()) > 2
     assert float((last.std(0) / sd - 1).abs().max()) < 0.2
+    assert [one.verdict.split(":")[0] for one in updates] == ["ok", "caution"]
 
 
 def test_prior_guide_runs_and_a_nuisance_parameter_is_unseen():
@@ -202,6 +203,7 @@ def test_bad_settings():
         ({"ess": 0.001, "k_hat": 0.2}, "caution: about 10 of 10000"),
         ({"ess": 0.0001, "k_hat": 0.2}, "do not trust: about 1 of 10000"),
         ({"ess": 0.1, "k_hat": 0.9}, "caution: heavy-tailed"),
+        ({"ess": 0.1, "k_hat": 0.2, "unchecked": True}, "caution: the carried prior was learned from samples"),
         ({"ess": 0.001, "k_hat": 0.9, "agreement": 0.97, "moved": 0.2}, "ok"),
         ({"ess": 0.0001, "agreement": 0.97, "moved": 0.2}, "caution: about 1 of 10000"),
         ({"ess": 0.1, "agreement": 0.5, "moved": 0.2}, "caution: the fitted sum"),

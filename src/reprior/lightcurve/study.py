@@ -20,6 +20,7 @@ A killed study goes on where it stopped: the base from its checkpoint, each run 
 
 from __future__ import annotations
 
+import csv
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -176,7 +177,7 @@ def run_study(
     clock.note("tables and figures")
     written["report"] = _report(base, updates, settings, out)
     clock.note("report")
-    checks |= {f"seconds_{name.replace(' ', '_')}": round(value, 1) for name, value in clock.parts.items()}
+    checks |= clock.seconds(out / "checks.csv")
     rows = [{"check": name, "value": f"{v:.4g}" if isinstance(v, float) else v} for name, v in checks.items()]
     written["checks"] = write_rows(rows, out / "checks.csv")
     return Study(target, photometry, runs, updates, order, checks, written)
@@ -291,3 +292,13 @@ class _Clock:
         now = time.monotonic()
         self.parts[name] = now - self.last
         self.last = now
+
+    def seconds(self, before: Path) -> dict[str, float]:
+        """Of each part, by its name in the table of checks: those of an earlier run where this one only read its files."""
+        old: dict[str, float] = {}
+        if before.exists():
+            with before.open(newline="") as file:
+                rows = {row["check"]: row["value"] for row in csv.DictReader(file)}
+            old = {name: float(value) for name, value in rows.items() if name.startswith("seconds_")}
+        now = {f"seconds_{name.replace(' ', '_')}": round(value, 1) for name, value in self.parts.items()}
+        return {name: max(value, old.get(name, 0.0)) for name, value in now.items()}

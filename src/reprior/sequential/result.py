@@ -95,4 +95,6 @@ def verdict_of(info: Info, pool: int) -> str:
         return f"{'caution' if left >= VERY_FEW else 'do not trust'}: {few}"
     if details.get("k_hat", 0.0) > HEAVY:
         return f"caution: heavy-tailed weights of the carried prior (k-hat {details['k_hat']:.2f})"
+    if details.get("unchecked"):
+        return "caution: the carried prior was learned from samples, and nothing checks the errors that add up"
     return "ok"
