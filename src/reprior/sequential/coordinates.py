@@ -27,11 +27,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from reprior.lightcurve.transit_prior import fold_inclination
+
 __all__ = ["CANONICAL", "COORDINATES"]
 
 SMALL = 1e-6  # keeps logarithms finite for draws beyond the limits of a star and a planet
 SMOOTH = 0.05
-INC = 2
 
 
 def _transit(theta: Tensor) -> Tensor:
@@ -47,12 +48,5 @@ def _transit(theta: Tensor) -> Tensor:
     return torch.stack([depth, duration, shape.log(), t0, u1, u2, sigma.clamp(min=SMALL).log()], dim=-1)
 
 
-def _folded(theta: Tensor) -> Tensor:
-    """theta, with shape (*, 8), with inc <= 90."""
-    folded = theta.clone()
-    folded[..., INC] = 90 - (90 - theta[..., INC]).abs()
-    return folded
-
-
 COORDINATES: dict[str, Callable[[Tensor], Tensor]] = {"transit": _transit}
-CANONICAL: dict[str, Callable[[Tensor], Tensor]] = {"transit": _folded}
+CANONICAL: dict[str, Callable[[Tensor], Tensor]] = {"transit": fold_inclination}
