@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,35 @@ def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path, monkeypa
         files.write(path, "thing", {"theta": torch.zeros(5)}, {})
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["file.safetensors"]
+
+
+def test_a_file_replaced_while_it_is_read_is_the_old_one_or_the_new_one(tmp_path):
+    first, second = (
+        files.write(tmp_path / name, "checkpoint", {"a": torch.full((200_000,), float(step))}, {"step": step})
+        for step, name in enumerate(("first", "second"))
+    )
+    contents = [first.read_bytes(), second.read_bytes()]
+    target = tmp_path / "run.safetensors"
+    target.write_bytes(contents[0])
+    stop = threading.Event()
+
+    def replace() -> None:
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            other = tmp_path / "other"
+            other.write_bytes(contents[turn % 2])
+            os.replace(other, target)
+
+    writer = threading.Thread(target=replace)
+    writer.start()
+    try:
+        seen = {files.read(target, "checkpoint").meta["step"] for _ in range(300)}
+        assert {files.kind_of(target) for _ in range(300)} == {"checkpoint"}
+    finally:
+        stop.set()
+        writer.join()
+    assert seen == {0, 1}
 
 
 def test_missing_file(tmp_path):

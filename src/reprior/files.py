@@ -27,7 +27,7 @@ from typing import Any
 
 import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 
 from reprior.errors import FileFormatError, InputError
@@ -37,6 +37,7 @@ __all__ = ["FORMAT_VERSION", "SUFFIX", "File", "kind_of", "read", "resolve", "wr
 FORMAT_VERSION = 1
 SUFFIX = ".safetensors"
 _KEY = "reprior"
+_LENGTH = 8  # bytes that state how long the header is
 # A safetensors header is at most 100 MB; a larger "length" in the first 8 bytes means another kind of file.
 _MAX_HEADER = 100_000_000
 
@@ -102,15 +103,15 @@ def read(path: str | os.PathLike[str], kind: str | tuple[str, ...]) -> File:
         FileFormatError: The file is truncated, foreign, altered, of a newer version, or of another kind.
     """
     source = _existing(path)
-    header = _header(source)
+    # Read once, then checked: another process may put a newer file in its place at any moment.
+    data = source.read_bytes()
+    header = _header(source, data, len(data))
     allowed = (kind,) if isinstance(kind, str) else tuple(kind)
     if header["kind"] not in allowed:
         wanted = " or ".join(repr(name) for name in allowed)
         raise FileFormatError(f"{source} holds {header['kind']!r}, but {wanted} is needed here.")
     try:
-        with safe_open(source, framework="pt", device="cpu") as handle:
-            # Cloned: the tensors must not depend on the file once it is closed.
-            tensors = {name: handle.get_tensor(name).clone() for name in sorted(handle.keys())}
+        tensors = safetensors.torch.load(data)
     except SafetensorError as error:
         raise FileFormatError(f"{source} is truncated or damaged: {error}.") from error
     if _digest(header["kind"], _canonical(header["meta"]), tensors) != header["digest"]:
@@ -127,7 +128,12 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     Arguments:
         path: The file; `.safetensors` is appended when it has no suffix.
     """
-    return _header(_existing(path))["kind"]
+    source = _existing(path)
+    with open(source, "rb") as stream:
+        size = os.fstat(stream.fileno()).st_size
+        start = stream.read(_LENGTH)
+        start += stream.read(min(int.from_bytes(start, "little"), _MAX_HEADER))
+    return _header(source, start, size)["kind"]
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
@@ -187,14 +193,9 @@ def _digest(kind: str, meta: str, tensors: Mapping[str, Tensor]) -> str:
     return sha.hexdigest()
 
 
-def _header(path: Path) -> dict[str, Any]:
-    """The checked reprior header of a file."""
-    _check_container(path)
-    try:
-        with safe_open(path, framework="pt", device="cpu") as handle:
-            metadata = handle.metadata() or {}
-    except SafetensorError as error:
-        raise FileFormatError(f"{path} is truncated or damaged: {error}.") from error
+def _header(path: Path, data: bytes, size: int) -> dict[str, Any]:
+    """The checked reprior header of a file of `size` bytes that starts with `data`."""
+    metadata = _metadata(path, data, size)
     if _KEY not in metadata:
         raise FileFormatError(
             f"{path} is a safetensors file, but reprior did not write it (no {_KEY!r} in its header)."
@@ -218,15 +219,19 @@ def _header(path: Path) -> dict[str, Any]:
     return header
 
 
-def _check_container(path: Path) -> None:
-    """Tells a file that is not safetensors (8 bytes of header length, then `{`) from one cut short."""
-    with open(path, "rb") as stream:
-        start = stream.read(9)
-    size = path.stat().st_size
-    if size < 9:
+def _metadata(path: Path, data: bytes, size: int) -> dict[str, Any]:
+    """The metadata of a safetensors file: 8 bytes of header length, then a JSON object."""
+    if size <= _LENGTH:
         raise FileFormatError(f"{path} is truncated or empty: it has {size} bytes.")
-    length = int.from_bytes(start[:8], "little")
-    if start[8:] != b"{" or length > _MAX_HEADER:
+    length = int.from_bytes(data[:_LENGTH], "little")
+    if data[_LENGTH : _LENGTH + 1] != b"{" or length > _MAX_HEADER:
         raise FileFormatError(f"{path} is not a safetensors file, so reprior did not write it.")
-    if size < 8 + length:
-        raise FileFormatError(f"{path} is truncated: it has {size} bytes, and its header alone needs {8 + length}.")
+    if size < _LENGTH + length:
+        raise FileFormatError(
+            f"{path} is truncated: it has {size} bytes, and its header alone needs {_LENGTH + length}."
+        )
+    try:
+        metadata = json.loads(data[_LENGTH : _LENGTH + length]).get("__metadata__")
+    except ValueError as error:
+        raise FileFormatError(f"{path} is truncated or damaged: {error}.") from error
+    return metadata if isinstance(metadata, dict) else {}
