@@ -237,6 +237,11 @@ def test_masks_follow_their_names():
     drawn = torch.stack([draw_states("random_3", d, m, 1, False, g) for _ in range(500)])
     # 500 x 43 Bernoulli draws: the standard error of the share is 0.003.
     assert abs((drawn == GIVEN).float().mean() - 0.3) < 0.015
+    drawn = torch.stack([draw_states("forecast", d, m, 4, False, g) for _ in range(500)])
+    given = (drawn[:, d:] == GIVEN).long()
+    assert bool((drawn[:, :d] == DIFFUSED).all())
+    assert bool((given.diff(dim=-1) <= 0).all())  # a start, and nothing after it
+    assert set(given.sum(-1).tolist()) == set(range(1, m + 1))
     drawn = torch.stack([draw_states("predictive", d, m, 4, True, g) for _ in range(500)])
     assert bool((drawn[:, :d] == DIFFUSED).all())
     # Absent with a uniform rate, whole patches or single entries: 500 rates, standard error 0.013.

@@ -27,6 +27,7 @@ class MaskMix:
         joint: all diffused.
         likelihood: x diffused, theta given.
         predictive: theta diffused; each x given with a probability that is itself uniform in [0, 1].
+        forecast: theta diffused; the start of x given, up to an entry drawn uniformly: for series that go on.
         random: each variable given with a probability that is itself uniform in [0, 1].
         random_3: each variable given with probability 0.3.
         random_7: each variable given with probability 0.7.
@@ -39,6 +40,7 @@ class MaskMix:
     random: float = 0.04
     random_3: float = 0.0
     random_7: float = 0.0
+    forecast: float = 0.0
 
     def __post_init__(self) -> None:
         shares = self.shares()
@@ -73,6 +75,9 @@ def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, gener
         given = torch.zeros_like(is_x)
     elif name == "likelihood":
         given = ~is_x
+    elif name == "forecast":
+        start = int(torch.randint(1, x_dim + 1, (), generator=generator))
+        given = is_x & (torch.arange(dim + x_dim) < dim + start)
     else:
         share = {"random_3": 0.3, "random_7": 0.7}.get(name)
         given = _subset(dim, x_dim, patch, share, generator)
