@@ -44,14 +44,17 @@ PAPER_TRAINING = Training(
     patience=1_000,
 )
 
-# Tasks whose predictive is asked for train all masks; the others theta | x alone, which needs far fewer steps.
-# A Simformer row gives several noisy states, so a batch of 128 is as large as one of 512 of the MLP.
+# Series, whose predictive is asked for, train all masks, most often the start of a series as what is given; the others
+# theta | x alone, which needs far fewer steps. A Simformer row gives several noisy states, so a batch of 128 is as
+# large as one of 512 of the MLP.
 THETA_ONLY = SimformerSettings(masks=MaskMix(1, 0, 0, 0, 0), absent=0.0)
+FORECAST = SimformerSettings(masks=MaskMix(0.25, 0.01, 0.02, 0.06, 0.02, forecast=0.64))
 SIMFORMER_RECIPES: dict[str, tuple[SimformerSettings, Training]] = {
     "two_moons": (THETA_ONLY, Training(steps=5_000, batch=128)),
     "slcp": (replace(THETA_ONLY, patch=2), Training(steps=12_000, batch=128)),  # x is four points in the plane
     "gaussian_linear": (THETA_ONLY, Training(steps=1_000, batch=128)),
-    "oup": (SimformerSettings(), Training(steps=4_000, batch=128)),
+    "oup": (FORECAST, Training(steps=12_000, batch=128)),
+    "turin": (FORECAST, Training(steps=4_000, batch=128)),
 }
 
 # Tasks whose x is a set of items take an embedding that knows it, and SLCP's sharp posteriors more steps.
