@@ -63,3 +63,9 @@ def test_what_is_unknown_is_named(wrong, told):
 def test_unknown_methods_are_named():
     with pytest.raises(InputError, match="method 'magic' is unknown"):
         Plan(methods=("magic",)).cells()
+
+
+def test_the_exact_predictive_is_there_once_asked_for_or_not():
+    for asked in (("base",), ("base", "exact")):
+        cells = Plan(tasks=("oup",), regimes=("id",), methods=asked, parts=("predictive",), runs=1).cells()
+        assert [c.method for c in cells] == ["base", "exact"]

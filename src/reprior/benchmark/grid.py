@@ -82,6 +82,6 @@ class Plan:
             network = "simformer" if self.preset == "paper" else self.network
             cells += [Cell(task, regime, m, self.preset, network, run, slow=self.slow, **shared) for m in methods]
         if "predictive" in self.parts and task in SERIES:
-            predicted = QUICK_PREDICT if self.smallest else methods
-            cells += [PredictCell(task, regime, m, self.preset, run, **shared) for m in (*predicted, EXACT)]
+            predicted = dict.fromkeys([*(QUICK_PREDICT if self.smallest else methods), EXACT])  # asked for or not, once
+            cells += [PredictCell(task, regime, m, self.preset, run, **shared) for m in predicted]
         return cells
