@@ -170,6 +170,13 @@ def test_random_metrics_leave_the_global_state_alone():
         assert state() == before
 
 
+def test_moment_errors_are_in_units_of_the_exact_samples():
+    exact = torch.randn(2_000, 3, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 5.0, 0.1])
+    assert metrics.moment_errors(exact, exact) == (0.0, 0.0)
+    moved = exact.mean(0) + 0.3 * exact.std(0) + 1.2 * (exact - exact.mean(0))
+    assert metrics.moment_errors(exact, moved) == pytest.approx((0.3, 0.2), abs=1e-5)
+
+
 def test_rmse():
     samples = torch.tensor([[1.0, 2.0], [3.0, 2.0]])
     assert metrics.rmse(samples, torch.tensor([1.0, 0.0])) == pytest.approx(math.sqrt((0 + 4 + 4 + 4) / 4))

@@ -88,14 +88,15 @@ def speed(
     """Speed, as ratios from one run."""
     import torch
 
-    from reprior.benchmark.base_quality import write_rows
     from reprior.benchmark.speed import measure
+    from reprior.text_files import read_rows, write_rows
 
     torch.set_num_threads(threads)
     names: tuple[str, ...] = ("what", "reprior", "alternative", "ratio and goal")
     rows: list[dict[str, Any]] = [dict(zip(names, row, strict=True)) for row in measure(folder, part)]
     show(rows, f"Speed, {threads} torch thread(s)")
-    write_rows(rows, out / "speed.csv")
+    again = {row["what"] for row in rows}
+    write_rows([*(r for r in read_rows(out / "speed.csv") if r["what"] not in again), *rows], out / "speed.csv")
 
 
 @app.command()
@@ -129,7 +130,7 @@ def verdicts(
 
     path = out / "verdicts.csv"
     found = run(folder, path, seed, task, say=lambda line: console.print(line, markup=False))
-    show(by_kind(read(path)), "Verdicts by kind of case")
+    show(by_kind(read(path, seed, task)), "Verdicts by kind of case")
     console.print(summary(found))
 
 
@@ -149,9 +150,9 @@ def sequential(
     out: Results = Path("results"),
 ) -> None:
     """Error against the number of observations, for sequential updates; a killed run goes on where it stopped."""
-    from reprior.benchmark.base_quality import write_rows
     from reprior.benchmark.runner import local_executor, run_grid
     from reprior.benchmark.sequential import SequentialCell, figure, summarise
+    from reprior.text_files import write_rows
 
     cells = [SequentialCell(t, m, i, observations, seed=seed) for m in method for i in range(truths) for t in task]
     errors = run_grid(cells, out, folder, partial(local_executor, workers), console)

@@ -10,12 +10,14 @@ import typer
 from rich.console import Console
 
 from reprior import benchmark
+from reprior.benchmark import EVALUATION_SEED
 
 console = Console()
 
 TASKS = list(benchmark.TASKS)
 PARTS = ["posterior", "predictive"]
 Folder = Annotated[Path, typer.Argument(help="Folder of the results.")]
+Seed = Annotated[int, typer.Option(help="Seed of the observations; 30000 is for tuning.")]
 Page = Annotated[Path | None, typer.Option(help="A Markdown page whose tables are to be filled in.")]
 
 
@@ -29,7 +31,7 @@ def run(
     observations: Annotated[int, typer.Option(help="Observations per cell.")] = 10,
     runs: Annotated[int, typer.Option(help="Runs per cell.")] = 3,
     samples: Annotated[int, typer.Option(help="Samples per observation.")] = 5_000,
-    seed: Annotated[int, typer.Option(help="Seed of the observations; 30000 is for tuning.")] = 20_000,
+    seed: Seed = EVALUATION_SEED,
     quick: Annotated[
         bool, typer.Option("--quick", help="The smallest version: 1 observation, 1 run, few steps.")
     ] = False,
@@ -63,30 +65,33 @@ def run(
     except KeyboardInterrupt:
         console.print("stopped; what is done is kept, and the same command goes on from here")
         raise typer.Exit(130) from None
-    table(out, None)
+    table(out, None, seed)
     report(errors)
 
 
 def table(
     out: Folder = Path("results"),
     page: Page = None,
+    seed: Seed = EVALUATION_SEED,
 ) -> None:
-    """Show every table beside the paper's numbers; write results.csv and tables/*.md."""
+    """Show every table beside the paper's numbers; write results.csv and tables/*.md (named by the seed if it is another)."""
     from rich.markdown import Markdown
 
     from reprior.benchmark.markdown import fill, write_tables
-    from reprior.benchmark.tables import refusals, summarise, write_csv
+    from reprior.benchmark.tables import refusals, summarise
+    from reprior.text_files import write_rows
 
-    rows: list[dict[str, Any]] = summarise(out)
+    rows: list[dict[str, Any]] = summarise(out, seed)
     if not rows:
-        console.print(f"no finished cells in {out / 'cells'}")
+        console.print(f"no finished cells of seed {seed} in {out / 'cells'}")
         return
-    write_csv(rows, out / "results.csv")
-    for path in write_tables(rows, out / "tables", refusals(out)):
+    tail = "" if seed == EVALUATION_SEED else f"-seed{seed}"
+    write_rows(rows, out / f"results{tail}.csv", digits=4)
+    for path in write_tables(rows, out / f"tables{tail}", refusals(out, seed)):
         console.print(Markdown(path.read_text()))
         console.print(f"written: {path}\n")
     if page is not None:
-        console.print(f"filled into {page}: {', '.join(fill(page, out / 'tables'))}")
+        console.print(f"filled into {page}: {', '.join(fill(page, out / f'tables{tail}'))}")
 
 
 def figures(
@@ -128,13 +133,13 @@ def evidence(
     from reprior.benchmark.evidence import evidence_cells, evidence_rows
     from reprior.benchmark.markdown import evidence_table, fill
     from reprior.benchmark.runner import local_executor, run_grid
-    from reprior.benchmark.tables import write_csv
+    from reprior.text_files import write_rows
 
     cells = evidence_cells(observations, case)
     errors = run_grid(cells, out, out / "bases", partial(local_executor, workers), console)
     rows = evidence_rows(out)
     if rows:
-        write_csv(rows, out / "evidence.csv")
+        write_rows(rows, out / "evidence.csv", digits=4)
         path = evidence_table(rows, out / "tables")
         console.print(Markdown(path.read_text()))
         if page is not None:

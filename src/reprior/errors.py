@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["FileFormatError", "InputError", "RepriorError", "SupportError"]
+__all__ = ["FileFormatError", "InputError", "RefusedError", "RepriorError", "SupportError"]
 
 
 class RepriorError(Exception):
@@ -11,6 +11,10 @@ class RepriorError(Exception):
 
 class InputError(RepriorError, ValueError):
     """A value that cannot be used; the message names it and what is allowed."""
+
+
+class RefusedError(InputError):
+    """A change of prior that the method asked for cannot make; the message says why, and often which one can."""
 
 
 class SupportError(InputError):

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from reprior.errors import FileFormatError, InputError
 
-__all__ = ["FORMAT_VERSION", "SUFFIX", "File", "kind_of", "read", "resolve", "write"]
+__all__ = ["FORMAT_VERSION", "SUFFIX", "File", "digest_of", "kind_of", "read", "resolve", "write"]
 
 FORMAT_VERSION = 1
 SUFFIX = ".safetensors"
@@ -128,12 +128,26 @@ def kind_of(path: str | os.PathLike[str]) -> str:
     Arguments:
         path: The file; `.safetensors` is appended when it has no suffix.
     """
+    return _stated(path)["kind"]
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+    """The digest that a file states of its content; reads the header only.
+
+    Arguments:
+        path: The file; `.safetensors` is appended when it has no suffix.
+    """
+    return _stated(path)["digest"]
+
+
+def _stated(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a file, and nothing more of it."""
     source = _existing(path)
     with open(source, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         start = stream.read(_LENGTH)
         start += stream.read(min(int.from_bytes(start, "little"), _MAX_HEADER))
-    return _header(source, start, size)["kind"]
+    return _header(source, start, size)
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:

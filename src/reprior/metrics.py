@@ -33,7 +33,18 @@ from torch import Tensor
 
 from reprior.errors import InputError
 
-__all__ = ["best_group", "c2st", "c2st_fast", "ess", "median_bandwidth", "mmd", "rmse", "sliced_w2", "w2"]
+__all__ = [
+    "best_group",
+    "c2st",
+    "c2st_fast",
+    "ess",
+    "median_bandwidth",
+    "mmd",
+    "moment_errors",
+    "rmse",
+    "sliced_w2",
+    "w2",
+]
 
 _BLOCK = 1024  # rows of a kernel matrix held at once
 _MEDIAN_POINTS = 2048  # points whose pairs give the median distance
@@ -179,6 +190,21 @@ def w2(a: Tensor, b: Tensor) -> float:
         if log["warning"] is not None:
             raise RuntimeError(f"exact transport did not finish: {log['warning']}")
     return float(max(float(squared), 0.0) ** 0.5)
+
+
+def moment_errors(exact: Tensor, samples: Tensor) -> tuple[float, float]:
+    """How far mean and standard deviation of samples are off, each a root mean square over parameters.
+
+    Arguments:
+        exact: samples to judge by, with shape (n, d).
+        samples: the samples, with shape (m, d).
+
+    Returns: the error of the mean in exact standard deviations, and the relative error of the standard deviation.
+    """
+    exact, samples = _pair(exact, samples, 2)
+    sd = exact.std(0)
+    shift, stretch = (samples.mean(0) - exact.mean(0)) / sd, samples.std(0) / sd - 1
+    return float(shift.square().mean().sqrt()), float(stretch.square().mean().sqrt())
 
 
 def rmse(samples: Tensor, theta_star: Tensor) -> float:

@@ -54,7 +54,7 @@ def test_a_page_is_filled_between_its_marks_and_again(tmp_path):
     assert fill(page, tmp_path) == ["a"]
     first = page.read_text()
     assert "<!-- table a -->\n\n### Title\n\n| x |\n\n<!-- end -->\n\nText." in first
-    assert "old" in first
+    assert "old" not in first  # nothing stands behind it any more
     fill(page, tmp_path)
     assert page.read_text() == first
 
@@ -64,3 +64,25 @@ def test_the_table_of_the_evidence(tmp_path):
     row |= {"paper": 0.73, "paper_row": "base", "observations": 10}
     text = evidence_table([row], tmp_path).read_text()
     assert "| no_change | Gaussian Linear | id | 0.530 (0.010) | 0.73 | base | 10 |" in text
+
+
+def test_a_table_without_rows_is_removed(tmp_path):
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables" / "predict_rmse.md").write_text("of records that are gone")
+    write_records(tmp_path, "nre", [[0.5, 0.6]])
+    write_tables(summarise(tmp_path), tmp_path / "tables")
+    assert not (tmp_path / "tables" / "predict_rmse.md").exists()
+
+
+def test_fewer_samples_are_told(tmp_path):
+    write_records(tmp_path, "nre", [[0.5] * 10] * 3, samples=1_000)
+    write_tables(summarise(tmp_path), tmp_path / "tables")
+    assert "**0.500 (0.000)** [10 obs., 3 runs, 1,000 samples]" in (tmp_path / "tables" / "c2st.md").read_text()
+
+
+def test_methods_on_the_same_base_stand_in_one_line(tmp_path):
+    write_records(tmp_path, "nre", [[0.5, 0.6]], metric="c2st_fast")
+    write_records(tmp_path, "base", [[0.7, 0.8]], metric="c2st_fast", regime="ood")
+    write_tables(summarise(tmp_path), tmp_path / "tables")
+    text = (tmp_path / "tables" / "same_base.md").read_text()
+    assert "| OUP | - / 0.750 | - / - | - / - | 0.550 / - | - / - |" in text

@@ -10,7 +10,8 @@ import pytest
 from synthetic import write_records, write_refusal
 
 from reprior.benchmark.paper import paper_values
-from reprior.benchmark.tables import COLUMNS, refusals, summarise, write_csv
+from reprior.benchmark.tables import COLUMNS, refusals, summarise
+from reprior.text_files import write_rows
 
 OBSERVED = np.linspace(0.5, 0.6, 10)
 
@@ -51,10 +52,10 @@ def test_presets_networks_and_counts_are_not_mixed(tmp_path):
     write_records(tmp_path, "nre", [[0.9]], quick=True)
     write_records(tmp_path, "nre", [[0.7, 0.8]])
     rows = [r for r in summarise(tmp_path) if r["metric"] == "c2st"]
-    assert len(rows) == 4
+    assert len(rows) == 3
     assert find(rows, "nre", preset="best-quick")["mean"] == 0.9
     assert math.isnan(find(rows, "nre", preset="best-quick")["std"])
-    assert find(rows, "nre", preset="best", observations=2)["mean"] == pytest.approx(0.75)
+    assert find(rows, "nre", preset="best")["observations"] == 10  # the two of another record are not added
     assert all(r["in_best_group"] for r in rows)  # each alone among its own
 
 
@@ -67,7 +68,56 @@ def test_a_sampler_that_ran_away_is_shown_and_not_ranked(tmp_path):
     assert find(rows, "nre")["in_best_group"] == 1
 
 
-def test_a_metric_that_one_run_lacks_is_left_out(tmp_path):
+def test_records_of_another_seed_are_another_table(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    write_records(tmp_path, "nre", [list(OBSERVED - 0.2)], seed=30_000)
+    assert find(summarise(tmp_path), "nre")["mean"] == pytest.approx(OBSERVED.mean())
+    assert find(summarise(tmp_path, seed=30_000), "nre")["mean"] == pytest.approx(OBSERVED.mean() - 0.2)
+
+
+def test_methods_are_ranked_by_the_runs_that_all_have(tmp_path):
+    # By run 0 nre is better for every observation; the second run of auto must not decide.
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    write_records(tmp_path, "auto", [list(OBSERVED + 0.01), list(OBSERVED - 0.1)])
+    rows = summarise(tmp_path)
+    assert find(rows, "nre")["in_best_group"] == 1
+    assert find(rows, "auto")["in_best_group"] == 0
+    assert find(rows, "auto")["mean"] == pytest.approx(OBSERVED.mean() - 0.045)
+
+
+def test_fewer_observations_take_no_part_in_the_ranking(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    write_records(tmp_path, "kliep", [[0.5, 0.5]])
+    rows = summarise(tmp_path)
+    assert find(rows, "nre")["in_best_group"] == 1
+    assert find(rows, "kliep")["in_best_group"] == 0
+
+
+def test_the_forest_ranks_only_where_it_has_judged_all(tmp_path):
+    values = {"c2st": list(OBSERVED), "c2st_fast": list(OBSERVED)}
+    write_records(tmp_path, "nre", [values["c2st"]], more=values)
+    write_records(tmp_path, "wsm", [list(OBSERVED + 0.1)], metric="c2st_fast")
+    rows = summarise(tmp_path)
+    assert find(rows, "nre", "c2st_fast")["in_best_group"] == 1
+    assert find(rows, "nre", "c2st")["in_best_group"] == 0
+
+
+def test_different_bases_under_one_name_are_told(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)], base="aaaa")
+    write_records(tmp_path, "wsm", [list(OBSERVED)], base="aaaa")
+    assert find(summarise(tmp_path), "nre")["note"] == ""
+    write_records(tmp_path, "auto", [list(OBSERVED)], base="bbbb")
+    assert find(summarise(tmp_path), "nre")["note"] == "methods stand on different bases"
+
+
+def test_a_run_without_a_metric_is_not_counted_for_it(tmp_path):
+    write_records(tmp_path, "nre", [list(OBSERVED)])
+    write_records(tmp_path, "nre", [[], list(OBSERVED)], metric="c2st_fast", observations=10, skip=1)
+    row = find(summarise(tmp_path), "nre")
+    assert (row["runs"], row["mean"]) == (1, pytest.approx(OBSERVED.mean()))
+
+
+def test_a_metric_that_no_run_has_is_left_out(tmp_path):
     write_records(tmp_path, "nre", [list(OBSERVED)], metric="c2st_fast")
     rows = summarise(tmp_path)
     assert [r["metric"] for r in rows] == ["c2st_fast", "ess"]
@@ -76,13 +126,13 @@ def test_a_metric_that_one_run_lacks_is_left_out(tmp_path):
 def test_refusals_are_kept_apart(tmp_path):
     write_refusal(tmp_path, "transport", "log q/p is not quadratic")
     write_records(tmp_path, "nre", [list(OBSERVED)])
-    assert refusals(tmp_path) == {("oup", "id", "best", "mlp", "transport"): "log q/p is not quadratic"}
+    assert refusals(tmp_path) == {("oup", "id", "best", "mlp", "posterior", "transport"): "log q/p is not quadratic"}
     assert {r["method"] for r in summarise(tmp_path)} == {"nre"}
 
 
 def test_the_csv_has_the_columns_in_order(tmp_path):
     write_records(tmp_path, "nre", [list(OBSERVED)])
-    path = write_csv(summarise(tmp_path), tmp_path / "results.csv")
+    path = write_rows(summarise(tmp_path), tmp_path / "results.csv", digits=4)
     with path.open() as handle:
         rows = list(csv.DictReader(handle))
     assert tuple(rows[0]) == COLUMNS

@@ -13,10 +13,10 @@ from reprior.lightcurve.tables import (
     normalised_rmse,
     step_rows,
     summary,
-    write_rows,
 )
 from reprior.lightcurve.targets import Reference
 from reprior.lightcurve.transit_prior import MEAN, STD
+from reprior.text_files import write_rows
 
 PUBLISHED = Reference(k=0.1, a=10.0, inc=87.5, period=3.6, source="made up")
 FIT = Reference(k=0.1, a=10.0, inc=87.5, period=3.6, source="made up", k_error=0.03, a_error=4.0)

@@ -6,8 +6,6 @@ that nothing else uses.
 
 from __future__ import annotations
 
-import csv
-import os
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -19,15 +17,17 @@ import torch
 from torch.distributions import MultivariateNormal
 
 from reprior import metrics, priors, tasks
-from reprior.benchmark.bases import DEVELOPMENT_SEED, BaseSpec, get_base, simulations_of
+from reprior.benchmark import DEVELOPMENT_SEED
+from reprior.benchmark.bases import BaseSpec, get_base, simulations_of
 from reprior.diffusion.denoiser import NOISE_KINDS, NoiseKind
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
 from reprior.networks.mlp import MLPSettings
 from reprior.posterior import Posterior
+from reprior.text_files import read_rows, write_rows
 from reprior.trainer import train
 
-__all__ = ["base_quality", "collect", "noise_kinds", "samplers", "write_rows"]
+__all__ = ["base_quality", "collect", "noise_kinds", "samplers"]
 
 OBSERVATIONS = 5
 SAMPLES = 5_000
@@ -168,29 +168,12 @@ def collect(jobs: list[Job], path: Path, tell: Callable[[str], None] = print) ->
     Returns: the rows of these jobs.
     """
     torch.set_num_threads(1)
-    kept: list[dict[str, Any]] = []
-    if path.exists():
-        with path.open(newline="") as handle:
-            kept = list(csv.DictReader(handle))
     out = []
     for i, (key, measure) in enumerate(jobs, start=1):
-        same = [r for r in kept if all(r.get(k) == str(v) for k, v in key.items())]
+        same = [r for r in read_rows(path) if all(r.get(k) == str(v) for k, v in key.items())]
         if not same:
             same = [{**key, **measure()}]
-            kept += same
-            write_rows(kept, path)
+            write_rows([*read_rows(path), *same], path)  # read again: another process may have added to it
         tell(f"[{i}/{len(jobs)}] " + ", ".join(f"{k} {v}" for k, v in same[0].items()))
         out += same
     return out
-
-
-def write_rows(rows: list[dict[str, Any]], path: Path) -> Path:
-    """Writes rows as CSV, atomically."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial_path.open("w", newline="") as handle:
-        writer = csv.DictWriter(handle, list(rows[0]))
-        writer.writeheader()
-        writer.writerows(rows)
-    os.replace(partial_path, path)
-    return path

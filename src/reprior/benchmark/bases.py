@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprior import priors, tasks
+from reprior import files, priors, tasks
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
 from reprior.diffusion.training import Training
 from reprior.errors import InputError
@@ -25,11 +25,9 @@ from reprior.networks.simformer import PAPER_SIMFORMER, SimformerSettings
 from reprior.posterior import Posterior
 from reprior.trainer import train
 
-__all__ = ["BASE_SEED", "DEVELOPMENT_SEED", "EVALUATION_SEED", "BaseSpec", "get_base", "simulations_of"]
+__all__ = ["BASE_SEED", "BaseSpec", "get_base", "mark_of", "simulations_of"]
 
 BASE_SEED = 0  # of the simulations and of the training
-EVALUATION_SEED = 20_000  # of the observations that results are judged on
-DEVELOPMENT_SEED = 30_000  # of observations that settings may be tuned on
 QUICK_SIMULATIONS = 5_000
 
 # The paper states batch, rates, linear decay and clipping as here, and 5,000 to 50,000 steps: see `presets`.
@@ -143,12 +141,17 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
     A killed training goes on from its checkpoint, which is removed when the base is written.
     """
     path = Path(folder) / f"{spec.name}.safetensors"
+    network, training, sampler = spec.settings()
     theta, x = simulations_of(spec)
     if path.exists():
         base = load(path)
         assert isinstance(base, Posterior)
-        return replace(base.with_simulations(theta, x), sampler=spec.settings()[2])
-    network, training, sampler = spec.settings()
+        if network is not None and getattr(base.base, "settings", None) != network:
+            raise InputError(
+                f"{path} was trained with other settings than this version's recipe. Remove it, and the records that "
+                "stand on it, to train it again; or take another folder."
+            )
+        return replace(base.with_simulations(theta, x), sampler=sampler)
     task = tasks.get(spec.task)
     checkpoint = path.with_suffix(".checkpoint.safetensors")
     posterior = train(
@@ -167,6 +170,11 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
     posterior.save(path, simulations=False)
     checkpoint.unlink(missing_ok=True)
     return posterior
+
+
+def mark_of(spec: BaseSpec, folder: str | Path) -> str:
+    """What tells a base from another one of the same name: the start of its file's digest."""
+    return files.digest_of(Path(folder) / spec.name)[:12]
 
 
 def one_thread() -> None:

@@ -16,10 +16,11 @@ from torch import Tensor
 
 from reprior import files, metrics, tasks
 from reprior.adapted import adapt
-from reprior.benchmark.bases import EVALUATION_SEED, BaseSpec, get_base
+from reprior.benchmark import EVALUATION_SEED
+from reprior.benchmark.bases import BaseSpec, get_base, mark_of
 from reprior.benchmark.presets import method_settings
 from reprior.benchmark.records import commit, read_record, write_once
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.guidance.methods import METHODS
 from reprior.trainer import fingerprint_of
 
@@ -104,7 +105,7 @@ class Cell:
         result: dict[str, Any] = {"kind": "posterior", "cell": asdict(self), "refused": "", "commit": commit()}
         try:
             result |= self._measure(folder, bases)
-        except InputError as error:  # a method that refuses this change says so in its record
+        except RefusedError as error:  # the method cannot make this change, and its record says so
             result |= {"refused": str(error), "rows": []}
         # It takes the place of a record without the slow metrics.
         write_once(path, {**result, "seconds": time.monotonic() - began}, replace=path.exists())
@@ -128,7 +129,8 @@ class Cell:
             row = {"observation": k, "seconds": info.seconds, "ess": info.details["ess"]}
             reference = reference_of(self.task, self.regime, self.seed, k, self.samples, x[k], folder)
             rows.append(row | measure(samples, reference, theta_star[k], self.slow))
-        return {"why": adapted.why, "chosen": adapted.method, "adapt_seconds": adapt_seconds, "rows": rows}
+        made = {"why": adapted.why, "chosen": adapted.method, "adapt_seconds": adapt_seconds}
+        return {"base": mark_of(self.base, bases), **made, "rows": rows}
 
 
 def run_seed(run: int) -> int:

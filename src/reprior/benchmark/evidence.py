@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from reprior import metrics, priors, tasks
-from reprior.benchmark.bases import EVALUATION_SEED
+from reprior.benchmark import EVALUATION_SEED
 from reprior.benchmark.exact_scores import EmpiricalDenoiser, GaussianDenoiser
 from reprior.benchmark.paper import paper_values
 from reprior.benchmark.presets import REGIMES, TASKS

@@ -9,7 +9,8 @@ import numpy as np
 
 from reprior import tasks
 from reprior.adapted import adapt
-from reprior.benchmark.bases import EVALUATION_SEED, BaseSpec, get_base
+from reprior.benchmark import EVALUATION_SEED
+from reprior.benchmark.bases import BaseSpec, get_base
 from reprior.benchmark.cells import reference_of, run_seed
 from reprior.benchmark.markdown import METHOD_ORDER, NAMES
 from reprior.benchmark.paper import paper_values
@@ -148,7 +149,10 @@ def _points(ax: Any, values: dict, methods: list[str], shift: float, colour: str
 def _bands(folder: Path, task: str, regime: str) -> dict[str, dict[str, Any]]:
     """The first row with a band, by method; the best preset before the paper's, full runs before quick ones."""
     found: dict[str, dict[str, Any]] = {}
-    records = [read_record(p) for p in sorted((folder / "cells").glob(f"predict-{task}-{regime}-*-run0-*.json"))]
+    records = [
+        read_record(p)
+        for p in sorted((folder / "cells").glob(f"predict-{task}-{regime}-*-run0-*-seed{EVALUATION_SEED}.json"))
+    ]
     for record in sorted(records, key=lambda r: (r["cell"]["quick"], r["cell"]["preset"] != "best")):
         if record["rows"] and "band" in record["rows"][0]:
             found.setdefault(record["cell"]["method"], record["rows"][0])

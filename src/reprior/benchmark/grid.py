@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from reprior.benchmark.bases import EVALUATION_SEED
+from reprior.benchmark import EVALUATION_SEED
 from reprior.benchmark.cells import Cell
 from reprior.benchmark.predictive import EXACT, PredictCell
 from reprior.benchmark.presets import PRESET_METHODS, QUICK_METHODS, QUICK_PREDICT, REGIMES, SERIES, TASKS, methods_of

@@ -1,7 +1,7 @@
 """The tables as Markdown, ours beside the paper's: one file per metric, one table per task.
 
 A cell is the mean over observations of the run average, with the standard deviation over observations in brackets. Bold
-is the best group. A number of observations or runs below the paper's (10 and 3) stands behind the value.
+is the best group. A number of observations, runs or samples below the paper's (10, 3, 5,000) stands behind the value.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-from reprior.benchmark.paper import PAPER_OBSERVATIONS, PAPER_RUNS, PaperValue, paper_values
-from reprior.benchmark.predictive import EXACT
+from reprior.benchmark.paper import PAPER_OBSERVATIONS, PAPER_RUNS, PAPER_SAMPLES, PaperValue, paper_values
+from reprior.benchmark.predictive import EXACT, PREDICT_METRICS
 from reprior.benchmark.presets import PRESET_METHODS, REGIMES, TASKS
-from reprior.benchmark.tables import UNRANKED
+from reprior.benchmark.tables import UNRANKED, Place
+from reprior.text_files import write_text
 
 __all__ = ["evidence_table", "fill", "write_tables"]
 
@@ -32,12 +33,13 @@ METHOD_ORDER = (
     *dict.fromkeys(m for methods in PRESET_METHODS.values() for m in methods if m not in UNRANKED),
     *UNRANKED,
 )
+COMPARED = ("base", "priorguide", "wsm", "nre", "auto")
 Rows = list[dict[str, Any]]
 Key = tuple[str, str, str, str]
 
 
-def write_tables(rows: Rows, folder: Path, refused: dict[tuple[str, ...], str] | None = None) -> list[Path]:
-    """Writes every table that there are rows for, and returns their paths.
+def write_tables(rows: Rows, folder: Path, refused: dict[Place, str] | None = None) -> list[Path]:
+    """Writes every table that there are rows for, removes those there are none for, and returns the paths written.
 
     Arguments:
         rows: as `reprior.benchmark.tables.summarise` gives them.
@@ -46,32 +48,34 @@ def write_tables(rows: Rows, folder: Path, refused: dict[tuple[str, ...], str] |
     """
     paper = paper_values()
     texts = {"summary": _summary(rows, paper)}
+    if any(r["method"] in COMPARED and r["metric"] == "c2st_fast" for r in rows):
+        texts["same_base"] = _same_base(rows)
     for metric, title in TITLES.items():
         if any(r["metric"] == metric for r in rows):
             texts[metric] = f"## {title}\n\n" + _metric(rows, metric, paper, refused or {})
     if any(r["metric"] == "ess" and r["method"] == "base" for r in rows):
         texts["ess"] = _ess(rows, paper)
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for name, text in texts.items():
-        paths.append(folder / f"{name}.md")
-        paths[-1].write_text(text)
-    return paths
+    for name in {*TITLES, "same_base", "ess"} - set(texts):
+        (folder / f"{name}.md").unlink(missing_ok=True)
+    return [write_text(folder / f"{name}.md", text) for name, text in texts.items()]
 
 
 def fill(page: Path, folder: Path) -> list[str]:
-    """Puts tables into a page, between lines `<!-- table NAME -->` and `<!-- end -->`; returns the names it filled."""
+    """Puts tables into a page, between lines `<!-- table NAME -->` and `<!-- end -->`; returns the names it filled.
+
+    Where there is no such table, what stood there is taken out.
+    """
     filled = []
 
     def block(match: re.Match[str]) -> str:
         path = folder / f"{match[1]}.md"
         if not path.exists():
-            return match[0]
+            return f"<!-- table {match[1]} -->\n\n<!-- end -->"
         filled.append(match[1])
         body = re.sub(r"^#", "##", path.read_text().strip(), flags=re.MULTILINE)
         return f"<!-- table {match[1]} -->\n\n{body}\n\n<!-- end -->"
 
-    page.write_text(re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", block, page.read_text(), flags=re.DOTALL))
+    write_text(page, re.sub(r"<!-- table (\w+) -->\n.*?<!-- end -->", block, page.read_text(), flags=re.DOTALL))
     return filled
 
 
@@ -87,15 +91,13 @@ def evidence_table(rows: Rows, folder: Path) -> Path:
         ours = f"{r['mean']:.3f}" + ("" if math.isnan(r["std"]) else f" ({r['std']:.3f})")
         name = NAMES.get(r["task"], str(r["task"]))
         lines.append(_line(r["case"], name, r["regime"], ours, theirs, r["paper_row"], str(r["observations"])))
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "evidence.md"
-    path.write_text("\n".join(lines) + "\n")
-    return path
+    return write_text(folder / "evidence.md", "\n".join(lines) + "\n")
 
 
-def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict[tuple[str, ...], str]) -> str:
+def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict[Place, str]) -> str:
     """One table per task: a row per method, the paper's column and one per preset and network, for each regime."""
     ours = {_place(r): r for r in rows if r["metric"] == metric}
+    kind = "predictive" if metric in PREDICT_METRICS else "posterior"
     parts = []
     for task in TASKS:
         columns = sorted({(p, n) for t, _, p, n, _ in ours if t == task})
@@ -109,8 +111,8 @@ def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict
                 theirs = paper.get((task, regime, method, metric))
                 cells.append("" if theirs is None else f"{theirs[0]:.2f} ({theirs[1]:.2f})")
                 for preset, network in columns:
-                    place = (task, regime, preset, network, method)
-                    cells.append("refuses" if place in refused else _value(ours.get(place)))
+                    no = (task, regime, preset, network, kind, method) in refused
+                    cells.append("refuses" if no else _value(ours.get((task, regime, preset, network, method))))
             if any(cells):
                 lines.append(_line(f"*{method}*" if method in UNRANKED else method, *cells))
         parts.append(f"### {NAMES[task]}\n\n" + "\n".join(lines) + "\n")
@@ -137,6 +139,23 @@ def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
                 label = regime if place[2:] == ("best", "mlp") else f"{regime}, {_label(place[2:])}"
                 chosen = some["note"].removeprefix("chose ")
                 lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", _value(forest), _value(trees), chosen))
+    return "\n".join(lines) + "\n"
+
+
+def _same_base(rows: Rows) -> str:
+    """C2ST of the main methods on the base of preset best, ID / OOD."""
+    ours = {_place(r): f"{r['mean']:.3f}" for r in rows if r["metric"] == "c2st_fast"}
+    lines = [
+        "## C2ST, boosted trees, on the same base: ID / OOD\n",
+        _line("task", *COMPARED),
+        _line("---", *["---:"] * len(COMPARED)),
+    ]
+    for task in TASKS:
+        cells = [
+            " / ".join(ours.get((task, regime, "best", "mlp", method), "-") for regime in REGIMES)
+            for method in COMPARED
+        ]
+        lines.append(_line(NAMES[task], *cells))
     return "\n".join(lines) + "\n"
 
 
@@ -174,8 +193,12 @@ def _value(row: dict[str, Any] | None) -> str:
     text = f"{row['mean']:.3f}" + ("" if math.isnan(row["std"]) else f" ({row['std']:.3f})")
     if row["in_best_group"]:
         text = f"**{text}**"
-    fewer = row["observations"] < PAPER_OBSERVATIONS or (row["runs"] < PAPER_RUNS and row["method"] != EXACT)
-    return f"{text} [{row['observations']} obs., {row['runs']} run{'s' * (row['runs'] > 1)}]" if fewer else text
+    runs = PAPER_RUNS if row["method"] == EXACT else row["runs"]
+    if (row["observations"], runs) != (PAPER_OBSERVATIONS, PAPER_RUNS) or row["samples"] != PAPER_SAMPLES:
+        counts = [f"{row['observations']} obs.", f"{row['runs']} run{'s' * (row['runs'] > 1)}"]
+        counts += [f"{row['samples']:,} samples"] if row["samples"] != PAPER_SAMPLES else []
+        text += f" [{', '.join(counts)}]"
+    return text
 
 
 def _line(*cells: str) -> str:

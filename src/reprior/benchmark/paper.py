@@ -5,10 +5,10 @@ from __future__ import annotations
 import csv
 from importlib import resources
 
-__all__ = ["PAPER_OBSERVATIONS", "PAPER_RUNS", "PaperValue", "paper_values"]
+__all__ = ["PAPER_OBSERVATIONS", "PAPER_RUNS", "PAPER_SAMPLES", "PaperValue", "paper_values"]
 
 PaperValue = tuple[float, float]  # mean, standard deviation
-PAPER_OBSERVATIONS, PAPER_RUNS = 10, 3
+PAPER_OBSERVATIONS, PAPER_RUNS, PAPER_SAMPLES = 10, 3, 5_000
 _NAMES = {"w2": "sliced_w2"}  # its WS-2
 
 

@@ -21,11 +21,12 @@ from torch import Tensor
 
 from reprior import metrics, tasks
 from reprior.adapted import adapt
-from reprior.benchmark.bases import EVALUATION_SEED, BaseSpec, get_base
+from reprior.benchmark import EVALUATION_SEED
+from reprior.benchmark.bases import BaseSpec, get_base, mark_of
 from reprior.benchmark.cells import run_seed
 from reprior.benchmark.presets import SERIES, method_settings
 from reprior.benchmark.records import commit, write_once
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.guidance.methods import METHODS
 
 __all__ = ["EXACT", "PREDICT_METRICS", "PredictCell", "first_third"]
@@ -110,7 +111,7 @@ class PredictCell:
         result["cell"]["network"] = self._spec.network
         try:
             result |= self._measure(bases)
-        except InputError as error:  # a method that refuses this change says so in its record
+        except RefusedError as error:  # the method cannot make this change, and its record says so
             result |= {"refused": str(error), "rows": []}
         write_once(path, {**result, "seconds": time.monotonic() - began})
         return path
@@ -125,8 +126,9 @@ class PredictCell:
             def draw(k: int) -> Tensor:
                 return task.predict_reference(x[k], observed, self.samples, self.regime, seed=seed + k)
         else:
+            posterior = get_base(self._spec, bases, progress=False)
             adapted = adapt(
-                get_base(self._spec, bases, progress=False),
+                posterior,
                 task.target_prior(self.regime),
                 method="none" if self.method == "base" else self.method,
                 settings=method_settings(self.method, self.preset, self.samples, self.quick),
@@ -148,7 +150,8 @@ class PredictCell:
                 row["band"] = _rounded(series.quantile(torch.tensor(BAND), dim=0))
                 row["x"] = _rounded(x[k])
             rows.append(row)
-        return {"why": why, "chosen": chosen, "rows": rows}
+        base = "" if self.method == EXACT else mark_of(self._spec, bases)
+        return {"base": base, "why": why, "chosen": chosen, "rows": rows}
 
 
 def measure_series(draws: Tensor, truth: Tensor) -> dict[str, float]:

@@ -52,6 +52,6 @@ def _git(folder: Path, *arguments: str) -> str:
         done = subprocess.run(
             ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=False, timeout=10
         )
-    except OSError:  # no git
+    except (OSError, subprocess.SubprocessError):  # no git, or none in time
         return ""
     return done.stdout.strip()

@@ -14,12 +14,11 @@ runs): adapt (sbi: the fit of its Gaussian mixture to q/p, at its first step) an
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +27,14 @@ from torch import Tensor
 
 from reprior import metrics, priors, tasks
 from reprior.adapted import adapt
-from reprior.benchmark.bases import EVALUATION_SEED
+from reprior.benchmark import EVALUATION_SEED
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.integrations.sbi import from_sbi, to_sbi
 from reprior.integrations.sbi_sampled import seeded
 from reprior.loading import load
 from reprior.posterior import Posterior
+from reprior.text_files import read_rows, write_rows
 
 __all__ = ["METHODS", "NETWORK", "Comparison", "Row", "compare", "npse", "run", "summary"]
 
@@ -102,6 +102,12 @@ class Row:
     adapt_seconds: float
     sample_seconds: float
 
+    @classmethod
+    def parse(cls, row: dict[str, str]) -> Row:
+        """From a row of the CSV file."""
+        kinds = {"int": int, "float": float, "str": str}
+        return cls(**{f.name: kinds[str(f.type)](row[f.name]) for f in fields(cls)})
+
     @property
     def seconds(self) -> float:
         """What one user waits."""
@@ -109,7 +115,7 @@ class Row:
 
 
 def run(out: Path, folder: Path, quick: bool = False) -> list[Row]:
-    """Runs the comparison and writes ``sbi_comparison.csv``.
+    """Runs the pairs of task and regime that ``sbi_comparison.csv`` does not hold yet, and writes them there.
 
     Arguments:
         out: the folder of the results.
@@ -119,11 +125,12 @@ def run(out: Path, folder: Path, quick: bool = False) -> list[Row]:
     settings, tag = (QUICK, "-quick") if quick else (Comparison(), "")
     out.mkdir(parents=True, exist_ok=True)
     folder.mkdir(parents=True, exist_ok=True)
-    rows: list[Row] = []
+    path = out / f"sbi_comparison{tag}.csv"
     for name, regime in settings.pairs:
-        rows += compare(name, regime, settings, folder, tag)
-        write(rows, out / f"sbi_comparison{tag}.csv")
-    return rows
+        rows = read_rows(path)
+        if not any((row["task"], row["regime"]) == (name, regime) for row in rows):
+            write_rows([*rows, *(asdict(row) for row in compare(name, regime, settings, folder, tag))], path)
+    return [Row.parse(row) for row in read_rows(path)]
 
 
 def npse(task: tasks.Task, regime: str, settings: Comparison, path: Path) -> Posterior:
@@ -171,10 +178,7 @@ def judge(theta: Tensor, exact: Tensor) -> tuple[float, float, float]:
     """Mean error, sd error and c2st_fast of samples, with shape (n, d), against exact ones."""
     if not bool(torch.isfinite(theta).all()):
         return math.nan, math.nan, 1.0
-    sd = exact.std(0)
-    mean_error = ((theta.mean(0) - exact.mean(0)) / sd).square().mean().sqrt()
-    sd_error = (theta.std(0) / sd - 1).square().mean().sqrt()
-    return float(mean_error), float(sd_error), metrics.c2st_fast(exact, theta)
+    return *metrics.moment_errors(exact, theta), metrics.c2st_fast(exact, theta)
 
 
 def _sampler(
@@ -226,14 +230,6 @@ def _fit_mixture(guidance: dict[str, Any], settings: Comparison) -> None:
             max_log_ratio=config.max_log_ratio,
             device=torch.device("cpu"),
         )
-
-
-def write(rows: list[Row], path: Path) -> None:
-    """Writes the rows as CSV."""
-    with path.open("w", newline="") as stream:
-        writer = csv.DictWriter(stream, fieldnames=list(asdict(rows[0])))
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
 
 
 def summary(rows: list[Row]) -> list[dict[str, Any]]:

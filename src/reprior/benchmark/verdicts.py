@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from reprior import metrics, tasks
-from reprior.benchmark.bases import EVALUATION_SEED, BaseSpec, get_base, one_thread
+from reprior.benchmark import EVALUATION_SEED
+from reprior.benchmark.bases import BaseSpec, get_base, one_thread
 from reprior.benchmark.verdict_cases import KINDS, TASKS, Case, adapted_of, cases, observation_of, target_of
 from reprior.diagnostics import DiagnoseSettings, Thresholds, diagnose
 from reprior.diagnostics.checks import MEANINGS, check
@@ -28,6 +29,7 @@ from reprior.diagnostics.verdict import VERDICTS, weight_of
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.posterior import Posterior
+from reprior.text_files import read_rows
 
 __all__ = ["by_kind", "rates", "read", "regrade", "run", "run_case", "summary"]
 
@@ -85,7 +87,7 @@ def run(
     path = Path(out)
     path.parent.mkdir(parents=True, exist_ok=True)
     planned = list(cases(seed, names))
-    done = {(r["task"], r["regime"], r["kind"], r["seed"]) for r in read(path)}
+    done = {(r["task"], r["regime"], r["kind"], r["seed"]) for r in read_rows(path)}
     todo = [case for case in planned if case.key not in done]
     say(f"{len(planned)} cases, {len(planned) - len(todo)} done before")
     began = time.monotonic()
@@ -96,7 +98,7 @@ def run(
         left = (time.monotonic() - began) / k * (len(todo) - k) / 60
         found = f"{row['method']}, c2st_fast {row.get('c2st_fast', '-')}: {row['verdict']}"
         say(f"[{k}/{len(todo)}] {case.task} {case.regime} {case.kind}: {found}  about {left:.0f} min left")
-    return rates(read(path))
+    return rates(read(path, seed, names))
 
 
 def rates(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
@@ -150,12 +152,9 @@ def regrade(row: dict[str, str], thresholds: Thresholds) -> str:
     return worst
 
 
-def read(path: str | Path) -> list[dict[str, str]]:
-    """The rows of a file; none if it does not exist."""
-    if not Path(path).exists():
-        return []
-    with open(path, newline="") as stream:
-        return list(csv.DictReader(stream))
+def read(path: str | Path, seed: int = EVALUATION_SEED, names: Sequence[str] = TASKS) -> list[dict[str, str]]:
+    """The rows of a file that are of a seed and of some tasks; none if it does not exist."""
+    return [r for r in read_rows(path) if r["seed"] == str(seed) and r["task"] in names]
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:

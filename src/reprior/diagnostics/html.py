@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reprior.diagnostics import figures
 from reprior.diagnostics.checks import GROUPS, short
+from reprior.text_files import write_text
 
 if TYPE_CHECKING:
     from reprior.diagnostics.verdict import Report
@@ -30,9 +31,7 @@ def write_html(report: Report, path: str | Path) -> Path:
     target = Path(path)
     if not target.suffix:
         target = target.with_suffix(".html")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(render(report), encoding="utf-8")
-    return target
+    return write_text(target, render(report))
 
 
 def render(report: Report) -> str:

@@ -15,7 +15,7 @@ from torch import distributions as td
 
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, Wrapped
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.guidance.guidance import Guidance
 from reprior.posterior import Posterior
 
@@ -50,7 +50,7 @@ def mixture_of(prior: Any) -> tuple[Tensor, Tensor, Tensor]:
         d = prior.event_shape[0]
         covs = torch.diag_embed(prior.base_dist.variance.double().reshape(-1, d))
         return torch.zeros(1).double(), prior.base_dist.loc.double().reshape(-1, d), covs
-    raise InputError(f"analytic guidance needs Gaussian or Gaussian-mixture priors; got {type(prior).__name__}")
+    raise RefusedError(f"analytic guidance needs Gaussian or Gaussian-mixture priors; got {type(prior).__name__}")
 
 
 def gaussian_mean(prior: Any, data: Tensor, precision: Tensor) -> Tensor:
@@ -84,9 +84,11 @@ class AnalyticGuidance(Guidance):
 
     def __init__(self, posterior: Posterior, change: PriorChange, settings: AnalyticSettings | None = None):
         if posterior.x_dim != posterior.dim:
-            raise InputError("analytic guidance is for x = theta + Gaussian noise: x and theta must have the same size")
+            raise RefusedError(
+                "analytic guidance is for x = theta + Gaussian noise: x and theta must have the same size"
+            )
         if change.target is None:
-            raise InputError("analytic guidance needs the target prior as a distribution")
+            raise RefusedError("analytic guidance needs the target prior as a distribution")
         mixture_of(change.prior)
         mixture_of(change.target)
         self.posterior, self.change, self.settings = posterior, change, settings or AnalyticSettings()

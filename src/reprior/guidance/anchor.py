@@ -18,7 +18,7 @@ from torch import Generator, Tensor
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, chunked
-from reprior.errors import InputError
+from reprior.errors import RefusedError
 from reprior.guidance.guidance import GradientGuided, Guidance
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 
@@ -105,7 +105,7 @@ class AnchorGuidance(Guidance):
         self.change, self.power = change, power
         self.quadratic = find_quadratic(change)
         if not (self.quadratic.exact or change.differentiable):
-            raise InputError("the anchor guides by the gradient of log r, and this one has none; use method='sir'")
+            raise RefusedError("the anchor guides by the gradient of log r, and this one has none; use method='sir'")
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         precision = precision_of(posterior_draws(denoiser, generator), len(self.quadratic.h))

@@ -1,15 +1,15 @@
 """`method="auto"`: which method, and why, in one sentence.
 
-In order: nothing to do where the ratio is flat; transport where the change is Gaussian and the base can express it
-from noise to data (exact and free); rejuvenation where log r can be differentiated and a pool of base samples keeps
-enough weight, tempered where one step does not; importance resampling for a log r without gradient and enough ESS;
-a learned ratio otherwise.
+In order: transport where the change is Gaussian and the base can express it from noise to data (as exact as the base,
+and free); rejuvenation where log r can be differentiated, tempered where one resampling step keeps too little weight;
+importance resampling for a log r without gradient and enough ESS; a learned ratio otherwise. (A flat ratio, where there
+is nothing to do, is seen before: `reprior.adapt`.)
 """
 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from reprior import priors
 from reprior.change import PriorChange
@@ -18,6 +18,7 @@ from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import Transported, TransportGuidance, largest_noise, quadratics_of, why_not
 from reprior.posterior import Posterior
 from reprior.ratio.pool import likely_x
+from reprior.simulations import Simulations
 from reprior.weights import share
 
 __all__ = ["choose", "left_by_transport", "transport_refused"]
@@ -27,21 +28,22 @@ DRAWS = 500
 ENOUGH = 0.05  # ESS/N that importance resampling of a large pool can live with
 
 
-def choose(posterior: Posterior, change: PriorChange, seed: int) -> tuple[str, str]:
+def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> tuple[str, str]:
     """The method and the reason.
 
     Arguments:
         posterior: the base posterior.
         change: the change of prior.
         seed: draws the observations and the pools that are looked at.
+        observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
     """
-    ess, told = look(posterior, change, seed)
+    ess, told = look(posterior, change, seed, observed)
     quadratics = quadratics_of(change)
     reason = why_not(quadratics, posterior.base.noise)
     if not reason and ess < ENOUGH and _cuts(change, seed):
         reason = "most of the posterior lies outside the bounds of the target prior"
     if not reason:
-        reason = _refusal(posterior, change, seed)
+        reason = _refusal(posterior, change, seed, observed)
         if not reason:
             what = "a Gaussian change" if quadratics and len(quadratics) == 1 else "a mixture of Gaussian changes"
             return "transport", f"{what} that this base expresses exactly, with no training ({told})"
@@ -61,12 +63,12 @@ def choose(posterior: Posterior, change: PriorChange, seed: int) -> tuple[str, s
     )
 
 
-def look(posterior: Posterior, change: PriorChange, seed: int) -> tuple[float, str]:
+def look(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> tuple[float, str]:
     """The median ESS/N of the prior-ratio weights over some observations where q puts them, and a phrase that says it."""
     if posterior.simulations is None:
         return float("nan"), "no stored simulations to measure the ESS on"
     generator = torch.Generator().manual_seed(seed)
-    x = likely_x(posterior.simulations, change, OBSERVATIONS, generator)
+    x = _typical(posterior.simulations, change, generator, observed)
     pool = chunked(posterior.condition(x), DRAWS, Sampler(steps=16), generator)
     log_w = change.log_w(pool).cpu()
     ess = float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
@@ -112,11 +114,15 @@ def _refusal(posterior: Posterior, change: PriorChange, seed: int, observed: Ten
     if posterior.simulations is None:
         return ""
     generator = torch.Generator().manual_seed(seed)
-    x = likely_x(posterior.simulations, change, OBSERVATIONS, generator)
-    if observed is not None:
-        x = torch.where(observed, x, torch.nan)
+    x = _typical(posterior.simulations, change, generator, observed)
     denoiser = posterior.condition(x, predict=observed is not None)
     refused = TransportGuidance(change, posterior.base.noise).refused(denoiser, generator)
     if len(refused) <= OBSERVATIONS / 2:  # the few are drawn by rejuvenation
         return ""
     return next(iter(refused.values())).split(": ", 1)[1].split(". ", 1)[0]
+
+
+def _typical(simulations: Simulations, change: PriorChange, generator: Generator, observed: Tensor | None) -> Tensor:
+    """Observations where q puts them, with shape (K, m); NaN where they are to be predicted."""
+    x = likely_x(simulations, change, OBSERVATIONS, generator)
+    return x if observed is None else torch.where(observed, x, torch.nan)

@@ -83,7 +83,7 @@ def build_guidance(
     """The guidance of a method, trained where it needs training, and one sentence on the choice."""
     if method == "auto":
         settings_of(method, settings)
-        method, why = choose(posterior, change, seed)
+        method, why = choose(posterior, change, seed, _mask(observed))
         if method == "transport":  # some observation may still be too wide for it
             return TransportGuidance(
                 change, posterior.base.noise, RejuvenateGuidance(change, posterior.base.noise)

@@ -23,7 +23,7 @@ from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import randn
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import posterior_draws
 from reprior.guidance.guidance import GradientGuided, Guidance
 
@@ -175,7 +175,7 @@ class PriorGuideMonteCarlo(Guidance):
 
     def __init__(self, change: PriorChange, settings: MonteCarloSettings | None = None):
         if not change.differentiable:
-            raise InputError("priorguide_mc needs a log r that autograd can differentiate")
+            raise RefusedError("priorguide_mc needs a log r that autograd can differentiate")
         self.change, self.settings = change, settings or MonteCarloSettings()
         self.corrections = self.settings.corrections
 

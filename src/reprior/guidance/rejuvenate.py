@@ -23,7 +23,7 @@ from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import ROWS, Sampler, chunked, randn, run
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import AnchorGuided, precision_of
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import systematic
@@ -117,11 +117,11 @@ class RejuvenateGuidance(Guidance):
         if below == "choose":
             below = "anchor" if reason else "transport"
         if below == "transport" and reason:
-            raise InputError(f"rejuvenate cannot guide by transport: {reason}")
+            raise RefusedError(f"rejuvenate cannot guide by transport: {reason}")
         if below == "learned" and learned is None:
             raise InputError("rejuvenate with below='learned' needs a learned guidance")
         if below == "anchor" and not (self.quadratic.exact or change.differentiable):
-            raise InputError("rejuvenate guides by the gradient of log r, and this one has none; use method='sir'")
+            raise RefusedError("rejuvenate guides by the gradient of log r, and this one has none; use method='sir'")
         self.below = below
         # The steps on the way are guided by the anchor: without one, the change is made in a single step.
         self.stages = self.settings.stages if self.quadratic.exact or change.differentiable else 1

@@ -24,7 +24,7 @@ from torch import Generator, Tensor
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
 from reprior.diffusion.sampler import Sampler, chunked
-from reprior.errors import InputError
+from reprior.errors import RefusedError
 from reprior.guidance.anchor import SOME_DRAWS, posterior_draws
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
@@ -126,15 +126,15 @@ class TransportGuidance(Guidance):
         quadratics = quadratics_of(change)
         reason = why_not(quadratics, noise)
         if reason or quadratics is None:
-            raise InputError(f"transport cannot make this change of prior: {reason}")
+            raise RefusedError(f"transport cannot make this change of prior: {reason}")
         self.quadratics = quadratics
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         if len(self.quadratics) > 1:
-            raise InputError("a mixture is drawn component by component; there is no single guided denoiser")
+            raise RefusedError("a mixture is drawn component by component; there is no single guided denoiser")
         refused = self.refused(denoiser, generator)
         if refused:
-            raise InputError(next(iter(refused.values())))
+            raise RefusedError(next(iter(refused.values())))
         return Transported(denoiser, self.quadratics[0])
 
     def refused(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
@@ -166,7 +166,7 @@ class TransportGuidance(Guidance):
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         refused = self.refused(denoiser, generator)
         if refused and self.fallback is None:
-            raise InputError(next(iter(refused.values())))
+            raise RefusedError(next(iter(refused.values())))
         theta, notes = self._transport(denoiser, n, sampler, generator)
         for k in refused:
             assert self.fallback is not None

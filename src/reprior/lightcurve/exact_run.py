@@ -11,9 +11,10 @@ from reprior import files
 from reprior.lightcurve.exact import exact_steps
 from reprior.lightcurve.figures import steps_figure
 from reprior.lightcurve.known_period import with_period
-from reprior.lightcurve.tables import error_rows, final_rows, step_rows, write_rows
+from reprior.lightcurve.tables import error_rows, final_rows, step_rows
 from reprior.lightcurve.targets import Target
 from reprior.lightcurve.windows import Photometry
+from reprior.text_files import write_rows
 
 __all__ = ["run_exact", "stored_exact"]
 

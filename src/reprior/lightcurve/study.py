@@ -20,7 +20,6 @@ A killed study goes on where it stopped: the base from its checkpoint, each run 
 
 from __future__ import annotations
 
-import csv
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -40,7 +39,7 @@ from reprior.lightcurve.base import BaseSettings, encode, get_base, simulate_win
 from reprior.lightcurve.exact_run import stored_exact
 from reprior.lightcurve.figures import errors_figure, steps_figure, windows_figure
 from reprior.lightcurve.known_period import redraw_period, with_period
-from reprior.lightcurve.tables import INTEREST, error_rows, final_rows, step_rows, summary, write_rows
+from reprior.lightcurve.tables import INTEREST, error_rows, final_rows, step_rows, summary
 from reprior.lightcurve.targets import Target
 from reprior.lightcurve.transit_prior import PARAMETERS, fold_inclination
 from reprior.lightcurve.windows import Photometry
@@ -48,6 +47,7 @@ from reprior.posterior import Posterior
 from reprior.sequential.result import Updates
 from reprior.sequential.settings import AccumulateSettings, MonteCarloUpdateSettings
 from reprior.sequential.update import update
+from reprior.text_files import read_rows, write_rows
 
 __all__ = ["NUISANCE", "Study", "StudySettings", "competitor_settings", "run_study"]
 
@@ -295,10 +295,7 @@ class _Clock:
 
     def seconds(self, before: Path) -> dict[str, float]:
         """Of each part, by its name in the table of checks: those of an earlier run where this one only read its files."""
-        old: dict[str, float] = {}
-        if before.exists():
-            with before.open(newline="") as file:
-                rows = {row["check"]: row["value"] for row in csv.DictReader(file)}
-            old = {name: float(value) for name, value in rows.items() if name.startswith("seconds_")}
+        rows = {row["check"]: row["value"] for row in read_rows(before)}
+        old = {name: float(value) for name, value in rows.items() if name.startswith("seconds_")}
         now = {f"seconds_{name.replace(' ', '_')}": round(value, 1) for name, value in self.parts.items()}
         return {name: max(value, old.get(name, 0.0)) for name, value in now.items()}

@@ -15,10 +15,8 @@ Inclinations are folded to at most 90 degrees throughout.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,7 +26,7 @@ from torch import Tensor
 from reprior.lightcurve.targets import Reference
 from reprior.lightcurve.transit_prior import PARAMETERS, STD, fold_inclination
 
-__all__ = ["INTEREST", "error_rows", "final_rows", "normalised_rmse", "step_rows", "summary", "write_rows"]
+__all__ = ["INTEREST", "error_rows", "final_rows", "normalised_rmse", "step_rows", "summary"]
 
 INTEREST = ("k", "a", "inc", "P")
 COLUMNS = [PARAMETERS.index(name) for name in INTEREST]
@@ -115,17 +113,6 @@ def final_rows(posteriors: Mapping[str, Tensor], published: Reference, fit: Refe
                 }
             )
     return rows
-
-
-def write_rows(rows: Sequence[Row], path: str | Path) -> Path:
-    """Writes rows of one kind as CSV."""
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, fieldnames=list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
 
 
 def _numbers(values: tuple[float, float, float, float]) -> Row:

@@ -53,12 +53,13 @@ class MaskMix:
 
     def pick(self, point: float) -> str:
         """The name whose cumulated share covers ``point`` in [0, 1)."""
-        total, name = 0.0, "posterior"
+        total, picked = 0.0, "posterior"
         for name, share in self.shares().items():
             total += share
-            if share > 0 and point < total:
-                return name
-        return name
+            picked = name if share > 0 else picked  # the last one takes what rounding leaves
+            if point < total:
+                break
+        return picked
 
 
 def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, generator: Generator) -> Tensor:
