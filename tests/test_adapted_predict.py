@@ -7,6 +7,7 @@ are tested, and not how long a network was trained (that is in networks/test_sim
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -142,3 +143,11 @@ def test_parameters_of_a_learned_method(posterior):
     check(adapted.sample((DRAWS,), X, seed=1), *exact(TARGET, torch.ones(M, dtype=torch.bool)), LEARNED_MARGIN)
     with pytest.raises(InputError, match="from all of x, and something else is asked"):
         adapted.predict((5,), GAPS)
+
+
+def test_auto_looks_at_what_is_observed(posterior):
+    # Given half of x theta is known less well, so q/p varies more over its posterior.
+    adapted = [adapt(posterior, "auto", observed) for observed in (None, OBSERVED)]
+    stated = [re.search(r"is about ([0-9.]+)", one.why) for one in adapted]
+    whole, half = (float(found[1]) for found in stated if found is not None)
+    assert half < whole - 0.05

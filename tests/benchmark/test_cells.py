@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import torch
 
 from reprior import tasks
+from reprior.benchmark import cells
+from reprior.benchmark.bases import MLP_RECIPES, get_base, mark_of
 from reprior.benchmark.cells import METRICS, Cell, measure, reference_of
+from reprior.diffusion.training import Training
 from reprior.errors import InputError
+from reprior.networks.mlp import MLPSettings
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +58,27 @@ def test_a_method_that_refuses_says_why(folder):
     record = json.loads(small("transport").execute(folder, folder / "bases").read_text())
     assert record["rows"] == []
     assert "noise" in record["refused"]
+
+
+def test_an_error_is_no_refusal(folder, monkeypatch):
+    def fail(*arguments, **named):
+        raise InputError("all weights are zero")
+
+    monkeypatch.setattr(cells, "adapt", fail)
+    cell = small("sir")
+    with pytest.raises(InputError, match="all weights are zero"):
+        cell.execute(folder, folder / "bases")
+    assert not cell.done(folder)  # the same command tries it again
+
+
+def test_a_base_of_another_recipe_is_refused(folder, monkeypatch):
+    spec = small("base").base
+    get_base(spec, folder / "bases", progress=False)
+    mark = mark_of(spec, folder / "bases")
+    assert re.fullmatch("[0-9a-f]{12}", mark)
+    monkeypatch.setitem(MLP_RECIPES, "two_moons", (MLPSettings(width=17), Training()))
+    with pytest.raises(InputError, match="was trained with other settings than this version's recipe"):
+        get_base(spec, folder / "bases")
 
 
 def test_references_are_kept_by_their_observation(tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import csv
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from reprior import cli, cli_bench, priors, tasks
 from reprior.benchmark import sbi_comparison
-from reprior.benchmark.sbi_comparison import METHODS, NETWORK, Comparison, Row, compare, judge, npse, summary, write
+from reprior.benchmark.sbi_comparison import METHODS, NETWORK, Comparison, Row, compare, judge, npse, run, summary
 from reprior.errors import InputError
+from reprior.text_files import read_rows, write_rows
 
 
 def test_errors_are_in_posterior_sds():
@@ -37,17 +38,32 @@ def test_run_and_files(tmp_path):
     rows = compare("two_moons", "id", settings, tmp_path)
     assert [row.method for row in rows] == [NETWORK, "no change"] * 2 + [m for m in METHODS[1:] for _ in range(2)]
     assert all(row.samples == 200 and row.c2st_fast >= 0.3 for row in rows)
-    write(rows, tmp_path / "rows.csv")
-    with (tmp_path / "rows.csv").open() as stream:
-        again = list(csv.DictReader(stream))
-    assert len(again) == 8
-    assert float(again[3]["mean_error"]) == rows[3].mean_error
+    write_rows([asdict(row) for row in rows], tmp_path / "rows.csv")
+    assert [Row.parse(row) for row in read_rows(tmp_path / "rows.csv")] == rows
     assert [row["method"] for row in summary(rows)] == [NETWORK, *METHODS]
     # A second run takes the network from the file.
     task, path = tasks.get("two_moons"), tmp_path / "npse-two_moons-id.safetensors"
     kept = npse(task, "id", settings, path)
     x = task.simulate(priors.sample(task.training_prior("id"), 1, seed=3), seed=4)[0]
     torch.testing.assert_close(kept.sample((5,), x, seed=0), npse(task, "id", settings, path).sample((5,), x, seed=0))
+
+
+def test_a_killed_comparison_goes_on(tmp_path, monkeypatch):
+    ran = []
+
+    def fake(name, regime, settings, folder, tag):
+        ran.append((name, regime))
+        if len(ran) == 2:
+            raise KeyboardInterrupt
+        return [Row(name, regime, 0, "reprior", 8, 200, 0.1, 0.2, 0.5, 1.0, 2.0)]
+
+    monkeypatch.setattr(sbi_comparison, "compare", fake)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path, tmp_path)
+    rows = run(tmp_path, tmp_path)
+    pairs = list(Comparison().pairs)
+    assert [(row.task, row.regime) for row in rows] == pairs
+    assert ran == [pairs[0], pairs[1], *pairs[1:]]  # the interrupted one again, the first one not
 
 
 def test_averages_and_settings():

@@ -228,6 +228,11 @@ def test_loss_of_missing_data():
 # --- masks -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_kind_without_share_is_never_picked():
+    mix = MaskMix(0.5, 0.0, 0.4999995, 0.0, 0.0)  # a rounding error short of one
+    assert [mix.pick(p) for p in (0.0, 0.4999, 0.5, 0.9, 0.9999999)] == ["posterior"] * 2 + ["likelihood"] * 3
+
+
 def test_masks_follow_their_names():
     g = torch.Generator().manual_seed(0)
     d, m = 3, 40
