@@ -3,7 +3,7 @@
 Each case is a figure of the paper's tables that its stated settings do not give, or one that they force:
 
     no_change        C2ST between the exact posteriors under p and q: what no change of prior scores with a perfect base
-    exact_rmse       RMSE of the exact posterior under q to the true parameters: no sampler has a lower one on average
+    exact_rmse       RMSE of the exact posterior under q to the true parameters; samples that are too narrow have a lower one
     ess              ESS/N of the weights q/p over the exact posterior under p, at observations of q's marginal
     ess_p            the same at observations of p's marginal, as the paper does not say which
     paper_reference  SLCP: C2ST of the exact posterior against the paper's reference, which flips signs that are no symmetry
