@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from reprior.diagnostics import Report, diagnose
     from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
     from reprior.diffusion.training import Training
-    from reprior.errors import FileFormatError, InputError, RepriorError, SupportError
+    from reprior.errors import FileFormatError, InputError, RefusedError, RepriorError, SupportError
     from reprior.info import Info
     from reprior.integrations.sbi import from_sbi
     from reprior.loading import load
@@ -44,6 +44,7 @@ _HOMES = {
     "PAPER_SAMPLER": "diffusion.sampler",
     "Posterior": "posterior",
     "Report": "diagnostics",
+    "RefusedError": "errors",
     "RepriorError": "errors",
     "Sampler": "diffusion.sampler",
     "SimformerSettings": "networks.simformer",
@@ -71,6 +72,7 @@ __all__ = [
     "InputError",
     "MLPSettings",
     "Posterior",
+    "RefusedError",
     "Report",
     "RepriorError",
     "Sampler",

@@ -17,7 +17,7 @@ from reprior import metrics
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, chunked
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import precision_of
 from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import Transported
@@ -166,7 +166,7 @@ def posterior_pool(
 
 def _check_mass(log_r: Tensor) -> None:
     if bool((log_r == -torch.inf).all()):
-        raise InputError(
+        raise RefusedError(
             "no base draw at the stored observations has mass under the target prior: it is too narrow to learn a ratio "
             "from them; use method='rejuvenate' or 'sir'"
         )
