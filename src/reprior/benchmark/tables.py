@@ -112,7 +112,7 @@ def refusals(folder: str | Path, seed: int = EVALUATION_SEED) -> dict[Place, str
 
 
 def _best(entries: dict[str, _Entry], metric: str) -> set[Hashable]:
-    """The methods of the best group of one task, regime, preset and network; none where they cannot be compared."""
+    """The methods of the best group of one task, regime, preset and network; none where nothing can be compared."""
     if metric not in RANKED_METRICS:
         return set()
     ranked = _ranked(entries, metric)
@@ -121,7 +121,7 @@ def _best(entries: dict[str, _Entry], metric: str) -> set[Hashable]:
     common = set.intersection(*(set(runs) for runs in ranked.values())) if ranked else set()
     averages = {method: np.mean([runs[run] for run in sorted(common)], axis=0) for method, runs in ranked.items()}
     finite = {method: v.tolist() for method, v in averages.items() if common and np.isfinite(v).all()}
-    return metrics.best_group(finite) if finite else set()
+    return metrics.best_group(finite) if finite and len(ranked) > 1 else set()
 
 
 def _ranked(entries: dict[str, _Entry], metric: str) -> dict[str, dict[int, np.ndarray]]:
