@@ -1,7 +1,7 @@
 """The tables as Markdown, ours beside the paper's: one file per metric, one table per task.
 
 A cell is the mean over observations of the run average, with the standard deviation over observations in brackets. Bold
-is the best group. A number of observations, runs or samples below the paper's (10, 3, 5,000) stands behind the value.
+is the best group. Numbers of observations, runs or samples other than the paper's (10, 3, 5,000) stand behind the value.
 """
 
 from __future__ import annotations
