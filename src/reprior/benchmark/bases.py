@@ -55,14 +55,15 @@ SIMFORMER_RECIPES: dict[str, tuple[SimformerSettings, Training]] = {
     "turin": (FORECAST, Training(steps=4_000, batch=128)),
 }
 
-# Tasks whose x is a set of items take an embedding that knows it, and SLCP's sharp posteriors more steps.
+# Tasks whose x is a set of items or looks alike all along take an embedding that knows it, and SLCP's sharp posteriors
+# more steps.
 MLP_RECIPES: dict[str, tuple[MLPSettings, Training]] = {
     "slcp": (MLPSettings(embedding=Embedding(kind="set", item=2), guess="gaussian"), Training(steps=30_000)),
     "turin": (
         MLPSettings(
             width=96,
             blocks=2,
-            embedding=Embedding(kind="set", item=9, step=2, width=48, features=24),
+            embedding=Embedding(kind="windows", item=9, step=3, width=48, features=24),
             guess="gaussian",
         ),
         Training(steps=8_000),

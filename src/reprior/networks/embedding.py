@@ -1,12 +1,16 @@
-"""Embedding networks for x: none, fully connected, a 1-D convolution over a series, patches of a series, or a set.
+"""Embedding networks for x: none, fully connected, a 1-D convolution or patches of a series, a set, or windows.
 
 Patches are for a long series, of one or more channels, in which positions matter: one network h reads each stretch of
 neighbouring points with half a stretch on either side, and what it finds is put side by side, in order. It is a convolution
 whose kernel is twice its stride, computed as one matrix product.
 
-A set is for x made of exchangeable items: independent draws, or the windows of a series that looks alike all along. One network h
-reads each item, and the embedding is a function of the mean of h over the items, beside the items' mean, log standard
-deviations and correlations. It cannot learn an order that is not there, so it overfits far less than a network that reads all entries at once.
+A set is for x made of exchangeable items, such as independent draws. One network h reads each item, and the embedding is a
+function of the mean of h over the items, beside the items' mean, log standard deviations and correlations. It cannot learn an
+order that is not there, so it overfits far less than a network that reads all entries at once.
+
+Windows are for a series that looks alike all along, such as noise with a peak somewhere: a set of overlapping windows that is
+read twice. The second reading of a window is told the mean of the first over all of them, and the sorted entries of x, so that
+it can tell what is unusual in this series (the peak) from what is usual (the noise).
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from reprior.errors import InputError
 __all__ = ["Embedding", "build_embedding", "summary_of"]
 
 SMALLEST = 1e-3  # standard deviation, of standardised entries: keeps its logarithm finite
-KINDS = ("none", "dense", "convolution", "patches", "set")
+KINDS = ("none", "dense", "convolution", "patches", "set", "windows")
 
 
 @dataclass(frozen=True)
@@ -32,18 +36,18 @@ class Embedding:
 
     Attributes:
         kind: "none" (x itself), "dense" (fully connected), "convolution" (1-D, for a series), "patches" (stretches of a
-            series) or "set" (exchangeable items).
-        width: the hidden width ("dense", "patches", "set") or the number of channels ("convolution").
-        layers: the number of hidden layers (of the network on each patch or item).
+            series), "set" (exchangeable items) or "windows" (of a series that looks alike all along).
+        width: the hidden width, or the number of channels ("convolution").
+        layers: the number of hidden layers (of the network on each patch, item or window).
         features: the size of the embedding.
-        item: for "patches" and a "set", the number of neighbouring points that make one patch or item.
-        step: for a "set", the entries from the start of one item to the next: `item` or more for separate items, less for
-            overlapping windows; 0 is `item`.
+        item: the number of neighbouring entries that make one patch, item or window.
+        step: for a "set" and "windows", the entries from the start of one to the next: `item` or more for separate ones, less
+            for overlapping ones; 0 is `item`.
         channels: for "patches", the number of series that x holds, one after the other.
         extra: for "patches", the number of entries after the series that are no part of them (summaries of x, say).
     """
 
-    kind: Literal["none", "dense", "convolution", "patches", "set"] = "dense"
+    kind: Literal["none", "dense", "convolution", "patches", "set", "windows"] = "dense"
     width: int = 128
     layers: int = 2
     features: int = 48
@@ -119,6 +123,32 @@ class _Set(nn.Module):
         return self.head(torch.cat([pooled, self.moments(x)], dim=-1))
 
 
+class _Windows(nn.Module):
+    """A network on each window, again with what the whole series says, the mean, and a network on all of it."""
+
+    def __init__(self, settings: Embedding, x_dim: int):
+        super().__init__()
+        self.item, self.step = settings.item, settings.step or settings.item
+        width, whole = settings.width, settings.width + x_dim
+        self.each = _dense([settings.item] + [width] * settings.layers)
+        self.again, self.whole, self.last = nn.Linear(width, width), nn.Linear(whole, width), nn.Linear(width, width)
+        self.head = _dense([width + whole, width, settings.features])
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.each(x.unfold(-1, self.item, self.step))
+        whole = torch.cat([found.mean(-2), x.sort(-1).values], dim=-1)
+        found = nn.functional.silu(self.again(found) + self.whole(whole).unsqueeze(-2))
+        found = nn.functional.silu(self.last(found))
+        return self.head(torch.cat([found.mean(-2), whole], dim=-1))
+
+
+class Sorted(nn.Module):
+    """The entries of x in ascending order; (n, m) -> (n, m)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.sort(-1).values
+
+
 class Moments(nn.Module):
     """Mean, log standard deviations and correlations over the items of x; (n, m) -> (n, item (item + 3) / 2).
 
@@ -142,7 +172,7 @@ class Moments(nn.Module):
 
 
 def summary_of(settings: Embedding, own: bool) -> nn.Module:
-    """What a regression of theta on x is linear in: the moments of a set, else x.
+    """What a regression of theta on x is linear in: the moments of a set, the sorted entries for windows, else x.
 
     Arguments:
         settings: the embedding.
@@ -150,6 +180,8 @@ def summary_of(settings: Embedding, own: bool) -> nn.Module:
     """
     if own and settings.kind == "set":
         return Moments(settings.item, settings.step or settings.item)
+    if own and settings.kind == "windows":
+        return Sorted()
     return nn.Identity()
 
 
@@ -178,9 +210,9 @@ def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
                 f"{settings.extra} more"
             )
         return _Patches(settings, x_dim)
-    if settings.kind == "set":
+    if settings.kind in ("set", "windows"):
         left = (x_dim - settings.item) % (settings.step or settings.item)
         if x_dim < settings.item or (left and not settings.step):
             raise InputError(f"x of {x_dim} entries cannot be cut into items of {settings.item}")
-        return _Set(settings)
+        return _Set(settings) if settings.kind == "set" else _Windows(settings, x_dim)
     return _dense([x_dim] + [settings.width] * settings.layers + [settings.features])
