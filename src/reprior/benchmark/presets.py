@@ -3,7 +3,7 @@
 `paper` is the paper's base, sampler and training of every method as its appendix states them; where it is silent:
 
 - Training steps of the base: it states at least 5,000 and at most 50,000. 5,000 are taken, the number that two cores
-  can do (13 tokens: 0.3 s a step; Turin's 105 tokens: 3.4 s).
+  can do (12 tokens: 0.3 to 0.6 s a step; Turin's 105 tokens: 3.4 s or more).
 - The pool of SIR: as many draws as samples are asked for.
 
 `best` is this library's defaults. `quick` shrinks either so that every cell runs in seconds: it shows that the machinery
