@@ -15,7 +15,7 @@ from torch.distributions import Normal, Uniform
 
 import reprior.diffusion.sampler as sampler_module
 import reprior.posterior as module
-from reprior import priors
+from reprior import adapt, priors
 from reprior.diffusion.denoiser import Base, Denoiser
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
 from reprior.errors import InputError
@@ -52,6 +52,14 @@ def test_draws_are_from_the_posterior():
     assert float(((theta.mean(0) - exact.loc) / spread).abs().max()) < 4 / math.sqrt(n)
     error = (torch.cov(theta.T) - exact.covariance_matrix) / exact.covariance_matrix.max()
     assert float(error.abs().max()) < 4 * math.sqrt(2 / n) + 0.01
+
+
+def test_it_shows_itself_in_a_line():
+    posterior, _ = gaussian_posterior(dim=2)
+    assert repr(posterior) == "Posterior(p(theta_1, theta_2 | x of 2), GaussianBase, 4,000 simulations)"
+    assert repr(flat_posterior(Uniform(0.0, 1.0))) == "Posterior(p(theta_1 | x of 1), GaussianBase, no simulations)"
+    adapted = adapt(posterior, Normal(torch.zeros(2), 0.5), "transport")
+    assert repr(adapted) == f"AdaptedPosterior(transport: {adapted.why}; {posterior!r})"
 
 
 def test_shapes():

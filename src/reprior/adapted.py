@@ -100,6 +100,9 @@ class AdaptedPosterior:
     warnings: tuple[str, ...] = ()
     sampler: Sampler = field(default_factory=Sampler)
 
+    def __repr__(self) -> str:
+        return f"AdaptedPosterior({self.method}: {self.why}; {self.posterior!r})"
+
     @property
     def method(self) -> str:
         """The name of the method."""

@@ -65,6 +65,11 @@ class Posterior:
     parameters: tuple[str, ...]
     sampler: Sampler = field(default_factory=Sampler)
 
+    def __repr__(self) -> str:
+        kept = "no simulations" if self.simulations is None else f"{len(self.simulations):,} simulations"
+        names = ", ".join(self.parameters)
+        return f"Posterior(p({names} | x of {self.x_dim}), {type(self.base).__name__}, {kept})"
+
     @property
     def dim(self) -> int:
         """The number d of parameters."""
