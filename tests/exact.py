@@ -8,7 +8,8 @@ from torch.distributions import MultivariateNormal
 
 from reprior.diffusion.denoiser import Base, Denoiser
 from reprior.posterior import Posterior, Scales
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 
 class GaussianBase(Base):

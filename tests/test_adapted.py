@@ -345,13 +345,13 @@ def test_methods_without_a_density_cannot_be_corrected(method, settings, message
 )
 def test_samplers_that_add_noise_cannot_be_corrected(adapted, sampler, message):
     with pytest.raises(InputError, match=f"{message}, so its samples do not follow the density of the guided ODE"):
-        adapted.sample((10,), X, seed=0, sampler=sampler, correct="weights")
+        adapted.sample((10,), X, seed=0, sampler=sampler, correct="resample")
 
 
 def test_langevin_corrections_of_a_method_cannot_be_corrected():
     adapted = reprior.adapt(POSTERIOR, TARGET, "priorguide", PriorGuideSettings(2, 5, corrections=4))
     with pytest.raises(InputError, match="4 Langevin corrections after each step"):
-        adapted.sample((10,), X, seed=0, correct="weights")
+        adapted.sample((10,), X, seed=0, correct="resample")
 
 
 def test_weights_are_by_the_density_of_the_denoiser_that_drew():
@@ -408,3 +408,63 @@ def test_moving_takes_the_learned_network_along_and_leaves_the_original():
     assert {p.device.type for p in inner.model.parameters()} == {"meta"}
     assert POSTERIOR.device.type == "cpu"
     assert {p.device.type for p in model.parameters()} == {"cpu"}
+
+
+def test_correction_leaves_an_exact_method_as_it_is_where_q_is_wider():
+    posterior, _ = gaussian_posterior(dim=1, c=0.05)
+    wide = MultivariateNormal(torch.zeros(1), 4 * torch.eye(1))
+    x = torch.tensor([3.5])
+    _, info = reprior.adapt(posterior, wide, "transport").sample(
+        (2_000,), x, seed=0, correct="weights", return_info=True
+    )
+    assert info.details["correction_ess"] > 0.999
+
+
+def test_an_evidence_ratio_that_no_draw_supports_is_an_error():
+    box = reprior.adapt(POSTERIOR, Uniform(torch.full((2,), 1.9), torch.full((2,), 2.0)), "none")
+    away = torch.full((2,), -3.0)
+    with pytest.raises(InputError, match="none of 500 draws"):
+        box.evidence_ratio(away, draws=500)
+    with pytest.raises(InputError, match="none of 500 draws"):
+        box.log_prob(torch.full((1, 2), 1.95), away, draws=500)
+    with pytest.warns(UserWarning, match="effective draws of 500"):
+        box.evidence_ratio(torch.full((2,), 1.9), draws=500)
+
+
+def test_few_draws_inside_the_bounds_are_enough():
+    posterior, _ = gaussian_posterior(dim=1, c=1.0)  # p(theta | x) = N(x/2, 1/2)
+    sd = math.sqrt(0.5)
+    cut = Uniform(torch.tensor([2 * sd]), torch.tensor([20.0]))  # holds 2.3 % of N(0, 1/2)
+    adapted = replace(reprior.adapt(posterior, cut, "none", accept_outside=True))
+    theta, info = adapted.sample((1_000,), torch.zeros(1), seed=0, return_info=True)
+    want = stats.truncnorm(2, math.inf, scale=sd)
+    assert info.rejected == pytest.approx(1 - stats.norm.sf(2), abs=0.005)
+    assert float(theta.mean()) == pytest.approx(want.mean(), abs=4 * want.std() / math.sqrt(1_000))
+    assert float(theta.min()) >= 2 * sd
+
+
+def test_a_target_with_trainable_parameters():
+    mean = torch.nn.Parameter(torch.tensor([0.6, -0.2]))
+    q = MultivariateNormal(mean, TARGET.covariance_matrix)
+    for method in ("sir", "rejuvenate", "transport"):
+        samples, info = reprior.adapt(POSTERIOR, q, method).sample((200,), X, seed=0, return_info=True)
+        assert not samples.requires_grad
+        assert math.isfinite(info.details["ess"])
+
+
+def test_numpy_and_double_precision_are_read(adapted):
+    theta = torch.tensor([[0.5, 0.1], [0.2, 0.3]])
+    want = adapted.log_prob(theta, X, draws=500)
+    assert torch.equal(adapted.log_prob(theta.double(), X.double(), draws=500), want)
+    assert torch.equal(adapted.log_prob(theta.numpy(), X.numpy(), draws=500), want)
+
+
+def test_weights_are_not_thrown_away(adapted):
+    with pytest.raises(InputError, match="return_info=True"):
+        adapted.sample((10,), X, correct="weights")
+
+
+def test_the_observation_without_mass_is_named():
+    sir = reprior.adapt(POSTERIOR, Uniform(torch.full((2,), 0.0), torch.full((2,), 1.0)), "sir")
+    with pytest.raises(InputError, match="at observation 1 of 2: no base sample"):
+        sir.sample_batched((10,), torch.stack([X, torch.full((2,), -9.0)]), seed=0)

@@ -151,3 +151,31 @@ def test_auto_looks_at_what_is_observed(posterior):
     stated = [re.search(r"is about ([0-9.]+)", one.why) for one in adapted]
     whole, half = (float(found[1]) for found in stated if found is not None)
     assert half < whole - 0.05
+
+
+def test_a_learned_method_over_simulations_with_gaps(posterior):
+    """The network is told what is missing in training; at a complete x nothing is."""
+    assert posterior.simulations is not None
+    x = posterior.simulations.x.clone()
+    x[::2, 4] = torch.nan
+    gappy = replace(posterior, simulations=replace(posterior.simulations, x=x))
+    for method in ("nre", "wsm"):
+        theta = adapt(gappy, method, None).sample((DRAWS,), X, seed=1)
+        mean, cov = exact(TARGET, torch.ones(M, dtype=torch.bool))
+        check(theta, mean[:2], cov[:2, :2], LEARNED_MARGIN)
+
+
+def test_auto_predicts_on_a_base_of_scalar_noise_that_needs_all_of_x(posterior):
+    """One level of noise cannot tell theta, which the change narrows, from the predicted x, which it leaves."""
+    assert posterior.simulations is not None
+    narrow = MultivariateNormal(PRIOR.mean, 0.5 * PRIOR.covariance_matrix)
+    none = Training(steps=1, evaluate_every=1, batch=2, learning_rate=1e-9)
+    settings = SimformerSettings(width=8, layers=1, patch=2, noise="scalar", absent=0.0)
+    kept = posterior.simulations
+    scalar = reprior.train(
+        kept.theta, kept.x, PRIOR, network="simformer", settings=settings, training=none, progress=False
+    )
+    adapted = reprior.adapt(scalar, narrow, "auto", seed=0, observed=OBSERVED)
+    assert "needs a base trained with noise='diagonal'" in adapted.why
+    theta, full = adapted.predict((DRAWS,), GAPS, seed=1)
+    check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(narrow, OBSERVED), MARGIN)

@@ -17,7 +17,7 @@ from reprior import priors
 from reprior.change import PriorChange, make_change, outside_fraction
 from reprior.diffusion.training import Training
 from reprior.errors import InputError, SupportError
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 stats: Any = scipy_stats  # its annotations take numbers only
 
@@ -297,3 +297,15 @@ def test_undefined_ratios_count_as_no_mass():
     assert value[0] == -torch.inf
     assert bool(torch.isfinite(value[1]))
     assert isinstance(change, PriorChange)
+
+
+def test_callable_of_numpy_need_not_detach():
+    change = make_change(P, lambda theta: stats.norm(1.0, 1.0).logpdf(theta.numpy()).sum(-1), SCALE, 0)
+    assert not change.differentiable
+    assert torch.isfinite(change.log_r(draws(P, 20))).all()
+
+
+def test_network_over_a_prior_in_double_precision():
+    network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Flatten(0))
+    double = Independent(Normal(P.mean.double(), P.stddev.double()), 1)
+    assert make_change(double, network, SCALE, 0).differentiable

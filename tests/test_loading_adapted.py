@@ -27,7 +27,8 @@ from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.networks.ratio import RatioNetworkSettings
 from reprior.posterior import Posterior, Scales
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 stats: Any = scipy_stats  # its annotations take numbers only
 
@@ -89,6 +90,15 @@ def test_the_same_samples_after_a_file(method, posterior, tmp_path):
     again = reprior.load(loaded.save(tmp_path / "again"))
     assert isinstance(again, reprior.AdaptedPosterior)
     assert torch.equal(draw(again), draw(adapted))
+
+
+def test_a_sampler_of_its_own_and_a_lost_target_are_remembered(posterior, tmp_path):
+    adapted = replace(reprior.adapt(posterior, TARGET, "sir"), sampler=Sampler(steps=5))
+    loaded = reprior.load(adapted.save(tmp_path / "own"))
+    assert isinstance(loaded, reprior.AdaptedPosterior)
+    assert (loaded.sampler, loaded.posterior.sampler) == (Sampler(steps=5), Sampler(steps=8))
+    with pytest.warns(UserWarning, match=r"the target cannot be written .* load\(path, target="):
+        reprior.adapt(posterior, TARGET.log_prob, "sir").save(tmp_path / "lost")
 
 
 def test_rejuvenation_over_a_learned_ratio(posterior, tmp_path, monkeypatch):

@@ -22,7 +22,7 @@ from reprior.errors import InputError
 from reprior.info import Info
 from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.posterior import Posterior, Scales, check_x
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 X = torch.tensor([0.8, -0.4, 0.1])
 NAN = math.nan

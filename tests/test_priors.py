@@ -273,3 +273,23 @@ def test_none_and_unknown_types():
 def test_what_is_no_prior_is_refused(given, message):
     with pytest.raises(InputError, match=message):
         priors.as_prior(given)
+
+
+class ByNumpy:
+    """Draws from numpy's global state; its density leaves torch."""
+
+    def sample(self, shape):
+        return np.random.standard_normal((*shape, 2))  # noqa: NPY002
+
+    def log_prob(self, theta):
+        return st.norm.logpdf(theta.numpy()).sum(-1)
+
+
+def test_a_prior_of_numpy_honours_the_seed_and_takes_gradients():
+    prior = priors.as_prior(ByNumpy())
+    assert torch.equal(priors.sample(prior, 3, 0), priors.sample(prior, 3, 0))
+    assert not torch.equal(priors.sample(prior, 3, 0), priors.sample(prior, 3, 1))
+    theta = torch.tensor([[0.5, -1.0]], requires_grad=True)
+    want = torch.distributions.Normal(0.0, 1.0).log_prob(theta).sum(-1)
+    assert torch.allclose(priors.log_prob(prior, theta), want)
+    assert priors.dim_of(prior) == 2

@@ -370,3 +370,24 @@ def test_chunk_files_are_ordinary_reprior_files(tmp_path):
     file = files.read(tmp_path / "chunk-000009", "chunk")
     assert torch.equal(file.tensors["theta"], sims.theta[225:])
     assert torch.equal(file.tensors["x"], sims.x[225:])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"parameters": ["a", "b", "c"]}, {"missing": "kept"}, {"max_bad_fraction": 1.5}],
+    ids=lambda s: next(iter(s)),
+)
+def test_settings_are_checked_before_anything_is_simulated(settings):
+    calls = []
+
+    def simulator(theta):
+        calls.append(len(theta))
+        return theta
+
+    with pytest.raises(InputError, match=next(iter(settings))):
+        simulate(simulator, PRIOR, 20, progress=False, **settings)
+    assert calls == []
+
+
+def test_integers_of_numpy_are_integers():
+    assert len(simulate(lambda theta: theta, PRIOR, np.int64(10), progress=False)) == 10

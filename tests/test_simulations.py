@@ -11,7 +11,8 @@ from torch import distributions as td
 
 from reprior import files
 from reprior.errors import FileFormatError, InputError
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 PRIOR = td.Independent(td.Uniform(torch.tensor([0.0, -1.0]), torch.tensor([1.0, 3.0])), 1)
 
@@ -272,3 +273,17 @@ def test_standardizer_refuses_bad_values():
         Standardizer(torch.tensor([math.nan]), torch.ones(1))
     with pytest.raises(InputError, match=r"both must be \(k,\)"):
         Standardizer(torch.zeros(2), torch.ones(3))
+
+
+def test_what_single_precision_would_round_away_is_told():
+    generator = torch.Generator().manual_seed(0)
+    near = torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    far = near.clone()
+    far[:, 1] = 2_459_000 + 0.05 * near[:, 1]  # days: single precision has steps of a quarter
+    with pytest.raises(InputError, match=r"column 1 of theta lies about 24590\d\d\..* Subtract an offset"):
+        Simulations.create(far, near)
+    with pytest.warns(UserWarning, match="column 1 of x"):
+        Simulations.create(near, far)
+    constant = near.clone()
+    constant[:, 0] = 2_459_000.0
+    assert len(Simulations.create(near, constant)) == 50

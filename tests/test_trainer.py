@@ -371,3 +371,17 @@ def test_a_file_with_something_left_out_is_refused(tmp_path):
     wrong = {**meta, "base": {**meta["base"], "network": "flow"}}
     with pytest.raises(FileFormatError, match="network 'flow'"):
         load(files.write(tmp_path / "three", "posterior", tensors, wrong))
+
+
+def test_the_users_embedding_is_copied():
+    embedding = nn.Linear(1, 3)
+    before = [p.clone() for p in embedding.parameters()]
+    first = quick(embedding=embedding)
+    assert all(torch.equal(a, b) for a, b in zip(before, embedding.parameters(), strict=True))
+    assert all(p.requires_grad for p in embedding.parameters())
+    assert not torch.equal(weights(first)["embedding.weight"], embedding.weight)
+
+
+def test_settings_of_another_network_are_refused():
+    with pytest.raises(InputError, match="network 'simformer' takes SimformerSettings; settings is MLPSettings"):
+        train(*pairs(), PRIOR, network="simformer", settings=TINY, progress=False)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.info import Info
-from reprior.posterior import Posterior, check_x, fresh_seed, redraw
+from reprior.posterior import Posterior, check_x, fresh_seed, redraw, warn_of_lost
 from reprior.weights import pareto_k, share
 
 __all__ = ["AdaptedPosterior", "adapt"]
@@ -35,6 +36,7 @@ CHECK_DRAWS = 2_000  # base draws behind ESS, k-hat and Z(x)
 CHECK_SAMPLER = Sampler(steps=20)
 LOW_ESS = 0.01
 HIGH_K = 0.7
+FEW_EFFECTIVE = 100  # effective draws behind Z(x) below which its error is some 10 %
 
 
 def adapt(
@@ -138,6 +140,10 @@ class AdaptedPosterior:
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
         x = check_x(x, self.posterior.x_dim, single=True)
+        if correct == "weights" and not return_info:
+            raise InputError(
+                "correct='weights' gives the weights in the info: pass return_info=True, or correct='resample'"
+            )
         if correct == "no":
             theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
             theta = theta[:, 0]
@@ -229,7 +235,7 @@ class AdaptedPosterior:
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log q(theta) - log p(theta), up to a constant where q is unnormalised; theta has shape (*, d)."""
-        return self.change.log_r(theta)
+        return self.change.log_r(torch.as_tensor(theta))
 
     def evidence_ratio(self, x: Tensor, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
         """Z(x) = q(x) / p(x) = E_p(theta|x)[r], and its standard error; a Bayes factor if q is normalised.
@@ -245,7 +251,19 @@ class AdaptedPosterior:
     def _log_w_draws(self, x: Tensor, draws: int, seed: int) -> Tensor:
         x = check_x(x, self.posterior.x_dim, single=True)
         theta = self.posterior.sample((draws,), x, seed=seed)
-        return self.change.log_w(self.change.scale.forward(theta))
+        log_w = self.change.log_w(self.change.scale.forward(theta))
+        effective = draws * share(log_w)
+        if effective == 0:
+            raise InputError(
+                f"none of {draws} draws of the base at this x has mass under the target prior, so q(x) / p(x) is not known; "
+                "raise draws, or look whether x and the target prior agree"
+            )
+        if effective < FEW_EFFECTIVE:
+            warn(
+                f"q(x) / p(x) rests on {effective:.3g} effective draws of {draws}: raise draws, or do not rely on it",
+                stacklevel=3,
+            )
+        return log_w
 
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0) -> Tensor:
         """log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x); -inf outside the support.
@@ -257,6 +275,7 @@ class AdaptedPosterior:
             draws: base draws behind Z(x).
             seed: makes Z(x) repeatable.
         """
+        theta = torch.as_tensor(theta, dtype=torch.float32).detach().cpu()
         log_p = self.posterior.log_prob(theta, x, steps)
         log_w = self._log_w_draws(x, draws, seed).double()
         log_z = torch.logsumexp(log_w, 0) - math.log(draws)
@@ -295,6 +314,7 @@ class AdaptedPosterior:
         """
         tensors, meta = self.posterior.to_parts(simulations)
         more, change = self.to_parts()
+        warn_of_lost({**meta, **change})
         return files.write(path, "adapted", tensors | more, {**meta, **change})
 
     def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -315,6 +335,7 @@ class AdaptedPosterior:
             "guidance": self.guidance.config(),
             "why": self.why,
             "warnings": list(self.warnings),
+            "adapted_sampler": vars(self.sampler),
         }
         return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from reprior import priors
 from reprior.errors import InputError, SupportError
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 __all__ = ["PriorChange", "make_change", "outer_of", "reach_of"]
 
@@ -73,6 +73,7 @@ class PriorChange:
         here = self.scale.shift.device
         return self.log_r(self.scale.inverse(z[..., :d].to(here))).to(z.device)
 
+    @torch.no_grad()
     def log_w(self, z: Tensor, least: Tensor | None = None) -> Tensor:
         """Log weights of base draws: log r, and -inf for the stray ones, with shape (n, *).
 
@@ -171,18 +172,32 @@ def outside_fraction(prior: Any, theta: Tensor, accept: bool) -> float:
 
 
 def _checked_callable(target: Callable[[Tensor], Tensor], prior: Any, seed: int) -> Callable[[Tensor], Tensor]:
-    theta = priors.sample(prior, 16, seed)
-    value = torch.as_tensor(target(theta))
+    theta = priors.sample(prior, 16, seed).float()
+    with torch.no_grad():
+        value = torch.as_tensor(target(theta))
     if value.shape != (16,):
         raise InputError(
             f"a callable target prior must map theta of shape (n, d) to (n,); it gave {tuple(value.shape)} for (16, d)"
         )
 
+    followed = _followed(target, theta)
+
     def log_q(theta: Tensor) -> Tensor:
         flat = theta.reshape(-1, theta.shape[-1]).float()  # a network in single precision takes no other
+        flat = flat if followed else flat.detach()
         return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 
     return log_q
+
+
+def _followed(target: Callable[[Tensor], Tensor], theta: Tensor) -> bool:
+    """Whether the callable takes a tensor that autograd follows; numpy and scipy do not."""
+    with torch.enable_grad():
+        try:
+            target(theta.clone().requires_grad_(True))
+        except (RuntimeError, TypeError):
+            return False
+    return True
 
 
 def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool) -> PriorChange:
@@ -206,7 +221,7 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
     if change.target is not None:  # a narrow q may miss every draw of p
         of_q = priors.sample(change.target, 1_000, seed + 2).to(theta)
         theta = torch.cat([theta, of_q[change.inside(of_q)]])
-    log_r = change.log_r(theta)
+    log_r = change.log_r(theta).detach()
     if bool((log_r == -torch.inf).all()):
         raise SupportError("the target prior has no mass on any of 1,000 draws of the training prior")
     finite = log_r[torch.isfinite(log_r)]
@@ -216,6 +231,7 @@ def _finish(change: PriorChange, seed: int) -> PriorChange:
     return replace(change, reach=reach_of(change.prior), outer=outer_of(change))
 
 
+@torch.no_grad()
 def outer_of(change: PriorChange) -> float:
     """The log q, up to q's constant, that all but few draws of q exceed; the same whatever the seed of the change."""
     theta = change.draw(5_000, 0)

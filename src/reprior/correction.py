@@ -87,4 +87,4 @@ def importance_correction(adapted: AdaptedPosterior, theta: Tensor, x: Tensor) -
     guided = adapted.guidance.guide(denoiser, torch.Generator().manual_seed(0))  # the one that drew theta
     log_p = posterior.density(denoiser, theta, STEPS)
     log_g = posterior.density(guided, theta, STEPS)
-    return log_p + adapted.change.log_r(theta) - log_g
+    return (log_p + adapted.change.log_r(theta) - log_g).detach()

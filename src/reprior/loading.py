@@ -30,7 +30,8 @@ from reprior.posterior import Posterior, Scales
 from reprior.ratio.from_samples import RatioNetwork
 from reprior.ratio.losses import ESTIMATORS
 from reprior.sequential.surrogate import CarriedRatio
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 __all__ = ["load", "rebuild_adapted"]
 
@@ -106,7 +107,9 @@ def rebuild_adapted(
     change = replace(_change(posterior, part(tensors, "target"), meta, target), region=tensors.get("region"))
     guidance = _guidance(posterior, change, part(tensors, "guidance"), meta)
     warnings = tuple(meta["warnings"])
-    return AdaptedPosterior(posterior, change, guidance, meta["why"], warnings, posterior.sampler)
+    kept = meta.get("adapted_sampler")  # files of before have the base's
+    sampler = posterior.sampler if kept is None else Sampler(**kept)
+    return AdaptedPosterior(posterior, change, guidance, meta["why"], warnings, sampler)
 
 
 def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, Any], target: Any) -> PriorChange:

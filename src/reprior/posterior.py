@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,13 +24,17 @@ from reprior.diffusion.likelihood import log_density
 from reprior.diffusion.sampler import ROWS, Sampler, chunked
 from reprior.errors import InputError
 from reprior.info import Info
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 __all__ = ["Posterior", "Scales", "check_x", "fresh_seed", "redraw"]
 
 LEAK_DRAWS = 2_000
 FAR = 30.0  # standard deviations: where a bounded prior has no mass
-ROUNDS = 50  # of drawing again what fell outside the support
+MOST = 100  # draws for each sample asked for, at most, where many fall outside the support
+AT_ONCE = 20  # of these, in one go
+FEWEST = 100  # samples asked for are counted as so many, at least
+LOW_ACCEPTANCE = 0.25  # above it, two draws for each that is missing will do
 
 
 @dataclass(frozen=True)
@@ -181,7 +186,7 @@ class Posterior:
         off (from 2,000 draws).
 
         Arguments:
-            theta: parameters, with shape (*, d).
+            theta: parameters, with shape (*, d); read in single precision.
             x: one observation, with shape (m,) or (1, m).
             steps: integration steps.
 
@@ -203,6 +208,7 @@ class Posterior:
 
     def density(self, denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
         """The log-density, in the user's units, of a denoiser with one bound observation."""
+        theta = torch.as_tensor(theta, dtype=torch.float32).detach().cpu()
         flat = theta.reshape(-1, theta.shape[-1])
         if flat.shape[-1] != self.dim:
             raise InputError(f"theta needs {self.dim} entries in its last axis; got shape {tuple(theta.shape)}")
@@ -276,7 +282,23 @@ class Posterior:
             path: the file; ``.safetensors`` is added where there is no suffix.
             simulations: whether the stored simulations go with it (a learned change of prior needs them).
         """
-        return files.write(path, "posterior", *self.to_parts(simulations))
+        tensors, meta = self.to_parts(simulations)
+        warn_of_lost(meta)
+        return files.write(path, "posterior", tensors, meta)
+
+
+def warn_of_lost(meta: dict[str, Any]) -> None:
+    """Warns, for the caller of a `save`, where the file cannot hold a prior."""
+    for name in ("prior", "target"):
+        if (
+            name in meta
+            and meta[name] is None
+            and meta.get(f"{name}_kind", "distribution") in ("distribution", "callable")
+        ):
+            warnings.warn(
+                f"the {name} cannot be written as plain data and is not in the file: pass it to load(path, {name}=...)",
+                stacklevel=3,
+            )
 
 
 def _tick(bar: Any) -> None:
@@ -297,21 +319,24 @@ def redraw(
     Returns: theta, and the fraction of all draws that was rejected.
     """
     bad = ~allowed(theta)
-    drawn, rejected, rounds = bad.numel(), int(bad.sum()), 0
+    n, drawn, rejected = len(theta), len(theta), bad.sum(0)  # rejected: of each observation
     while bool(bad.any()):
-        rounds += 1
-        if rounds > ROUNDS:
-            share = 100 * rejected / drawn
-            raise InputError(f"after {ROUNDS} rounds, {share:.1f} % of the draws fall outside {outside}")
-        again = more(2 * int(bad.sum(0).max()))
+        if drawn > MOST * max(n, FEWEST):
+            share = 100 * int(rejected.max()) / drawn
+            raise InputError(f"{share:.1f} % of the draws fall outside {outside} ({drawn:,} were made)")
+        holes = int(bad.sum(0).max())
+        accepted = max(1 - int(rejected.max()) / drawn, 1 / MOST)
+        again = more(
+            2 * holes if accepted > LOW_ACCEPTANCE else min(math.ceil(1.2 * holes / accepted), AT_ONCE * max(n, FEWEST))
+        )
         fine = allowed(again)
-        drawn, rejected = drawn + fine.numel(), rejected + int((~fine).sum())
+        drawn, rejected = drawn + len(fine), rejected + (~fine).sum(0)
         for k in range(theta.shape[1]):
             holes, fill = bad[:, k].nonzero()[:, 0], again[fine[:, k], k]
             count = min(len(holes), len(fill))
             theta[holes[:count], k] = fill[:count]
             bad[holes[:count], k] = False
-    return theta, rejected / drawn
+    return theta, float(rejected.sum()) / (drawn * theta.shape[1])
 
 
 def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) -> Tensor:
@@ -323,7 +348,7 @@ def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) 
         single: exactly one observation is allowed.
         missing: NaN must be there: it marks what is to be predicted.
     """
-    x = torch.as_tensor(x, dtype=torch.float32)
+    x = torch.as_tensor(x, dtype=torch.float32).detach().cpu()
     rows = x.unsqueeze(0) if x.ndim == 1 else x
     if rows.ndim != 2 or rows.shape[1] != x_dim:
         raise InputError(f"x needs shape ({x_dim},) or (K, {x_dim}); got {tuple(x.shape)}")

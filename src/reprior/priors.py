@@ -8,16 +8,19 @@ A prior is anything with the two methods of a torch ``Distribution`` of event sh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch import distributions as td
 
 from reprior.errors import InputError
 
-__all__ = ["as_prior", "dim_of", "from_dict", "log_prob", "sample", "to_dict"]
+__all__ = ["as_prior", "dim_of", "from_dict", "log_prob", "on_cpu", "sample", "seeded", "to_dict"]
 
 # The parameters that rebuild each distribution, in the order of its constructor.
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -92,6 +95,25 @@ class ScipyPrior:
         return torch.as_tensor(value, dtype=theta.dtype, device=theta.device).reshape(theta.shape[:-1])
 
 
+class NumpyPrior:
+    """A prior whose log-density autograd cannot follow, as it is computed with numpy.
+
+    Arguments:
+        inner: an object with ``sample`` and ``log_prob``.
+    """
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+        self.event_shape = torch.Size((dim_of(inner),))
+        self.batch_shape = torch.Size(())
+
+    def sample(self, sample_shape: Sequence[int] = ()) -> Tensor:
+        return torch.as_tensor(self.inner.sample(torch.Size(sample_shape)), dtype=torch.float32)
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return log_prob(self.inner, theta.detach()).to(theta)
+
+
 def as_prior(prior: Any) -> Any:
     """A prior with event shape (d,) from what users write.
 
@@ -103,7 +125,7 @@ def as_prior(prior: Any) -> Any:
         return Product(prior)
     if isinstance(prior, td.Distribution):
         if len(prior.event_shape) == 1 and len(prior.batch_shape) == 0:
-            return prior
+            return prior if _followed(prior) else NumpyPrior(prior)
         if len(prior.event_shape) == 0 and len(prior.batch_shape) == 1:
             return td.Independent(prior, 1)
         if len(prior.event_shape) == 0 and len(prior.batch_shape) == 0:
@@ -115,11 +137,35 @@ def as_prior(prior: Any) -> Any:
     if hasattr(prior, "rvs") and hasattr(prior, "logpdf"):
         return ScipyPrior(prior)
     if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
-        return prior
+        return prior if _followed(prior) else NumpyPrior(prior)
     raise InputError(
         "a prior is a torch Distribution, a list of them, a frozen scipy distribution, or an object with sample "
         f"and log_prob; got {type(prior).__name__}"
     )
+
+
+def _followed(prior: Any) -> bool:
+    """Whether the log-density takes a tensor that autograd follows."""
+    if type(prior).__module__.startswith("torch."):
+        return True
+    theta = sample(prior, 2, seed=0).float()
+    with torch.enable_grad():
+        try:
+            log_prob(prior, theta.requires_grad_(True))
+        except RuntimeError:
+            return False
+    return True
+
+
+def on_cpu(prior: Any) -> Any:
+    """The same prior on the CPU, where reprior keeps simulations and draws."""
+    device = sample(prior, 1, seed=0).device
+    if device.type == "cpu":
+        return prior
+    plain = from_dict(to_dict(prior))
+    if plain is None:
+        raise InputError(f"the prior ({type(prior).__name__}) draws on {device}: build it on the CPU")
+    return as_prior(plain)
 
 
 def dim_of(prior: Any) -> int:
@@ -135,10 +181,25 @@ def sample(prior: Any, n: int, seed: int) -> Tensor:
 
     Returns: theta, with shape (n, d).
     """
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
-        theta = prior.sample(torch.Size((n,)))
+    with seeded(seed), torch.no_grad():
+        theta = torch.as_tensor(prior.sample(torch.Size((n,))))
     return theta if theta.ndim == 2 else theta.reshape(n, -1)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Sets the global seeds of torch, numpy and random, then puts their states back."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
+        try:
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # noqa: NPY002
+            random.seed(seed)
+            yield
+        finally:
+            random.setstate(state)
+            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 def log_prob(prior: Any, theta: Tensor) -> Tensor:
@@ -192,6 +253,7 @@ def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:
 
 
 def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
+    value = torch.as_tensor(value, device=theta.device)
     # A part with a scalar event in an event of size one gives a trailing 1.
     if value.shape != theta.shape[:-1]:
         value = value.reshape(theta.shape[:-1])

@@ -18,12 +18,11 @@ from __future__ import annotations
 
 import inspect
 import os
-import random
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -92,9 +91,12 @@ def simulate(
             wrong number of rows.
     """
     for name, value, least in (("n", n, 1), ("chunk", chunk, 1), ("seed", seed, 0)):
-        if not isinstance(value, int) or value < least:
+        if not isinstance(value, Integral) or value < least:
             raise InputError(f"{name} is {value!r}: it must be an integer of at least {least}.")
-    plan = _Plan(simulator, priors.as_prior(prior), n, seed, chunk, vectorised)
+    plan = _Plan(simulator, priors.as_prior(prior), int(n), int(seed), int(chunk), vectorised)
+    # Before anything is simulated: what `Simulations.create` would refuse after it.
+    some = priors.sample(plan.prior, _PRIOR_PROBE, seed=0)
+    Simulations.create(some, torch.zeros(len(some), 1), None, parameters, max_bad_fraction, missing)
     store = None if folder is None else Path(folder)
     finished = {} if store is None else _resume(store, plan)
     _run(plan, executor or _Here(), store, finished, progress)
@@ -235,7 +237,7 @@ def _simulate_chunk(
             return _as_rows(simulator(parameters, seed=seed), len(theta))
         rows = [simulator(row, seed=(seed + i) % 2**31) for i, row in enumerate(parameters)]
     else:
-        with _seeded(seed):
+        with _global_state, priors.seeded(seed):  # one thread at a time
             if vectorised:
                 return _as_rows(simulator(parameters), len(theta))
             rows = [simulator(row) for row in parameters]
@@ -280,22 +282,6 @@ def _takes_seed(simulator: Callable[..., Any]) -> bool:
         return False
     by_name = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return parameter is not None and parameter.kind in by_name
-
-
-@contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Sets the global seeds of torch, numpy and random, then puts their states back; one thread at a time."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with _global_state, torch.random.fork_rng(devices=devices):
-        state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-        try:
-            torch.manual_seed(seed)
-            np.random.seed(seed)  # noqa: NPY002
-            random.seed(seed)
-            yield
-        finally:
-            random.setstate(state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
 
 
 class _Here(Executor):

@@ -3,15 +3,6 @@
 `Simulations.create` checks what a simulator produced. Rows with NaN or infinity are dropped and counted;
 above a limit they are refused, because what is left no longer follows the prior: it follows p(theta | the
 simulator succeeds). NaN in x can instead mean "not observed" (`missing="keep"`).
-
-`Standardizer` maps values to unit scale, u = (v - shift) / scale, one shift and scale per column. Plain: mean
-and standard deviation. Robust: median and half the central 68.3 % range, which equal them for a Gaussian and
-ignore tails. A robust scale leaves outliers far out (thousands of units in series that explode), so they can
-be compressed:
-
-    u -> sign(u) (c + log(1 + |u| - c))   for |u| > c = 5,
-
-which is invertible and has a continuous derivative.
 """
 
 from __future__ import annotations
@@ -29,11 +20,10 @@ from torch import Tensor
 from reprior import files, priors
 from reprior.errors import InputError
 
-__all__ = ["Simulations", "Standardizer"]
+__all__ = ["Simulations"]
 
 _KIND = "simulations"
-_THRESHOLD = 5.0  # c: beyond this many units, values are compressed
-_QUANTILES = (0.158655, 0.841345)  # -1 and +1 standard deviations of a Gaussian
+_DIGITS = 1_000.0  # steps of single precision that the spread of a column must hold
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,11 +79,12 @@ class Simulations:
             raise InputError(f'missing is {missing!r}: it must be "drop" or "keep".')
         if not 0 <= max_bad_fraction < 1:
             raise InputError(f"max_bad_fraction is {max_bad_fraction}: it must lie in [0, 1).")
-        theta = torch.as_tensor(theta).detach().to(torch.float32)
-        x = torch.as_tensor(x).detach().to(theta.device, torch.float32)
+        theta, x = torch.as_tensor(theta).detach().cpu(), torch.as_tensor(x).detach().cpu()
         _check_shapes(theta, x)
+        _check_precision(theta, x)
+        theta, x = theta.to(torch.float32), x.to(torch.float32)
         if prior is not None:
-            prior = priors.as_prior(prior)
+            prior = priors.on_cpu(priors.as_prior(prior))
             if priors.dim_of(prior) != theta.shape[1]:
                 raise InputError(f"prior has dimension {priors.dim_of(prior)}: theta has {theta.shape[1]} columns.")
 
@@ -176,107 +167,6 @@ class Simulations:
         )
 
 
-@dataclass(frozen=True, eq=False)
-class Standardizer:
-    """An invertible map of each column to unit scale; NaN stays NaN.
-
-    Arguments:
-        shift: What is subtracted, with shape (k,).
-        scale: What it is then divided by, positive, with shape (k,).
-        compress: Whether values further than 5 units out are compressed.
-    """
-
-    shift: Tensor
-    scale: Tensor
-    compress: bool = False
-
-    def __post_init__(self) -> None:
-        if self.shift.ndim != 1 or self.shift.shape != self.scale.shape:
-            raise InputError(
-                f"shift has shape {tuple(self.shift.shape)} and scale {tuple(self.scale.shape)}: both must be (k,)."
-            )
-        if not bool(self.shift.isfinite().all()):
-            raise InputError(f"shift is {self.shift.tolist()}: it must be finite.")
-        if not bool((self.scale.isfinite() & (self.scale > 0)).all()):
-            raise InputError(f"scale is {self.scale.tolist()}: it must be positive and finite.")
-
-    @classmethod
-    def fit(cls, values: Tensor, robust: bool = False, compress: bool = False) -> Standardizer:
-        """The standardizer of a set of values; NaN is left out, and constant columns get scale 1.
-
-        Arguments:
-            values: Values, with shape (n, k).
-            robust: Median and central 68.3 % range instead of mean and standard deviation.
-            compress: Whether to compress values further than 5 units out.
-        """
-        if values.ndim != 2 or values.numel() == 0:
-            raise InputError(f"values has shape {tuple(values.shape)}: it must be (n, k), neither 0.")
-        if bool(values.isinf().any()):
-            raise InputError("values hold infinity: drop those rows first.")
-        wide = values.detach().cpu().double()
-        shift = wide.nanmean(dim=0).nan_to_num()  # 0 for a column of NaN only
-        scale = (wide - shift).square().nanmean(dim=0).sqrt().nan_to_num()
-        if robust:
-            low, middle, high = _quantiles(wide, (_QUANTILES[0], 0.5, _QUANTILES[1]))
-            spread = (high - low) / 2
-            # A column that is mostly one value has no central range: keep its standard deviation.
-            scale = torch.where(spread > 0, spread, scale)
-            shift = middle
-        # Below the resolution of float32 at this magnitude there is no variation, only rounding.
-        resolution = torch.finfo(torch.float32).eps * shift.abs()
-        scale = torch.where(scale > resolution, scale, torch.ones_like(scale))
-        return cls(shift.to(values), scale.to(values), compress)
-
-    def forward(self, values: Tensor) -> Tensor:
-        """Raw values to standard ones.
-
-        Arguments:
-            values: Values, with shape (*, k).
-        """
-        u = (values - self.shift) / self.scale
-        if not self.compress:
-            return u
-        excess = (u.abs() - _THRESHOLD).clamp(min=0)
-        return u.clamp(-_THRESHOLD, _THRESHOLD) + u.sign() * excess.log1p()
-
-    def inverse(self, values: Tensor) -> Tensor:
-        """Standard values back to raw ones.
-
-        Arguments:
-            values: Standard values, with shape (*, k).
-        """
-        u = values
-        if self.compress:
-            excess = (u.abs() - _THRESHOLD).clamp(min=0)
-            u = u.clamp(-_THRESHOLD, _THRESHOLD) + u.sign() * excess.expm1()
-        return self.shift + self.scale * u
-
-    def to(self, device: torch.device | str) -> Standardizer:
-        """The same map on another device.
-
-        Arguments:
-            device: Where its tensors go.
-        """
-        return replace(self, shift=self.shift.to(device), scale=self.scale.to(device))
-
-
-def _quantiles(values: Tensor, levels: Sequence[float]) -> list[Tensor]:
-    """Quantiles of each column, linear between neighbours, NaN left out (0 for a column of NaN only).
-
-    By sorting: torch.nanquantile refuses more than 16 million values.
-    """
-    ordered = values.sort(dim=0).values  # NaN goes last
-    last = ((~values.isnan()).sum(dim=0) - 1).clamp(min=0)
-    result = []
-    for level in levels:
-        position = level * last.double()
-        below = position.floor().long()
-        above = torch.minimum(below + 1, last)
-        low, high = ordered.gather(0, torch.stack([below, above]))
-        result.append(torch.lerp(low, high, position - below).nan_to_num())
-    return result
-
-
 def _default_names(d: int) -> tuple[str, ...]:
     return tuple(f"theta_{i + 1}" for i in range(d))
 
@@ -323,3 +213,35 @@ def _check_prior(simulations: Simulations) -> None:
         raise InputError(
             f"{outside:.1%} of theta have zero density under the prior: pass the prior that theta was drawn from."
         )
+
+
+def _check_precision(theta: Tensor, x: Tensor) -> None:
+    """Refuses parameters, and warns of data, whose spread single precision cannot hold."""
+    for name, values in (("theta", theta), ("x", x)):
+        columns = [] if values.dtype != torch.float64 else _coarse(values)
+        if not columns:
+            continue
+        k = columns[0]
+        column = values[:, k][values[:, k].isfinite()]
+        message = (
+            f"column {k} of {name} lies about {float(column.mean()):.10g} and varies by {float(column.std()):.3g}: single "
+            f"precision rounds that away. Subtract an offset from it{_others(columns)}"
+        )
+        if name == "theta":
+            raise InputError(f"{message} (and from the prior)")
+        warnings.warn(message, stacklevel=3)
+
+
+def _coarse(values: Tensor) -> list[int]:
+    """The columns that vary, but by less than single precision can tell."""
+    found = []
+    for k in range(values.shape[1]):
+        column = values[:, k][values[:, k].isfinite()]
+        if len(column) > 1:
+            resolution = torch.finfo(torch.float32).eps * float(column.abs().max())
+            found += [k] if 0 < float(column.std()) < _DIGITS * resolution else []
+    return found
+
+
+def _others(columns: list[int]) -> str:
+    return f" (and from columns {', '.join(map(str, columns[1:]))})" if len(columns) > 1 else ""

@@ -16,7 +16,8 @@ from reprior.networks.build import build, default_settings
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerSettings
 from reprior.posterior import Posterior, Scales
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 __all__ = ["fingerprint_of", "train"]
 
@@ -59,8 +60,12 @@ def train(
 
     Returns: the posterior, or (posterior, fit result).
     """
-    prior = priors.as_prior(prior)
+    prior = priors.on_cpu(priors.as_prior(prior))
     chosen = default_settings(network) if settings is None else settings
+    if not isinstance(chosen, type(default_settings(network))):
+        raise InputError(
+            f"network {network!r} takes {type(default_settings(network)).__name__}; settings is {type(chosen).__name__}"
+        )
     missing = "keep" if isinstance(chosen, SimformerSettings) else "drop"
     simulations = Simulations.create(theta, x, prior=prior, parameters=parameters, missing=missing)
     dim = simulations.theta.shape[1]

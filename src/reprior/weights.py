@@ -29,7 +29,7 @@ def pareto_k(log_w: Tensor) -> float:
         from arviz_stats.base import array_stats  # pyright: ignore[reportPrivateImportUsage]
     except ImportError:
         return math.nan
-    values = log_w.double().numpy().copy()
+    values = log_w.detach().cpu().double().numpy().copy()
     values = values[~(values == -math.inf)]
     if len(values) < 25:
         return math.inf

@@ -10,6 +10,7 @@ from exact import GaussianBase, exact_posterior, gaussian_posterior
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal, Normal
 
+import reprior
 from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.diffusion.likelihood import log_density
 
@@ -136,3 +137,17 @@ def test_a_row_that_is_not_finite_spoils_no_other():
     value = log_density(base.condition(torch.zeros(1, 2)), theta)
     assert bool(torch.isnan(value[0]).all())
     assert torch.allclose(value[1:], log_density(base.condition(torch.zeros(1, 2)), theta[1:]))
+
+
+def test_a_process_that_starts_low_has_the_exact_density():
+    """q wider than p: transport starts at noise near the posterior's own width, and far from zero."""
+    posterior, _ = gaussian_posterior(dim=2, c=0.03, rho=0.3)
+    wide = MultivariateNormal(torch.tensor([0.3, 0.0]), 4 * torch.eye(2))
+    x = torch.tensor([2.5, -1.0])
+    adapted = reprior.adapt(posterior, wide, "transport")
+    guided = adapted.guidance.guide(posterior.condition(x[None]), torch.Generator().manual_seed(0))
+    assert guided.s_max < 3
+    exact = exact_posterior(wide, x, 0.03)
+    theta = exact.loc + 1.5 * torch.randn(40, 2, generator=torch.Generator().manual_seed(0)) @ exact.scale_tril.T
+    error = log_density(guided, theta.unsqueeze(1))[:, 0] - exact.log_prob(theta)
+    assert float(error.abs().max()) < TOLERANCE

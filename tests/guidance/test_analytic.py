@@ -14,7 +14,7 @@ from reprior.guidance.analytic import AnalyticGuidance, AnalyticSettings, gaussi
 from reprior.guidance.quadratic import find_quadratic
 from reprior.guidance.transport import Transported
 from reprior.posterior import Posterior, Scales
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=C, rho=0.4)

@@ -28,7 +28,7 @@ from reprior.guidance.prior_guide import (
 )
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 stats: Any = scipy_stats  # its annotations take numbers only
 

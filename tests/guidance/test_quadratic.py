@@ -19,7 +19,7 @@ from torch.distributions import (
 
 from reprior.change import PriorChange, make_change
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 stats: Any = scipy_stats  # its annotations take numbers only
 

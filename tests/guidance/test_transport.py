@@ -33,7 +33,7 @@ from reprior.guidance.transport import (
     quadratics_of,
     why_not,
 )
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=3, c=C)

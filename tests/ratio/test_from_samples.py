@@ -9,7 +9,7 @@ from torch.distributions import Independent, Normal
 
 from reprior.diffusion.training import Training
 from reprior.ratio.from_samples import RatioNetwork, learn_log_ratio
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 TRAINING = Training(steps=150, batch=512, learning_rate=3e-3, ema=0.97, evaluate_every=50, patience=5)
 # In units far from one: theta = 10 + 4 u with u ~ N(0, I) under p and N((.6, 0), diag(.6, .8)^2) under q.

@@ -12,7 +12,7 @@ from reprior.lightcurve.transit_prior import MEAN, STD, TransitPrior
 from reprior.sequential.coordinates import CANONICAL, COORDINATES
 from reprior.sequential.settings import AccumulateSettings
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 SCALE = Standardizer(torch.tensor(MEAN), torch.tensor(STD))
 

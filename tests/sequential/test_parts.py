@@ -10,7 +10,7 @@ from reprior import priors
 from reprior.sequential.density import RelativeDensity
 from reprior.sequential.moves import difference_moves
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, fit
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=3, c=C, rho=0.4, noise="diagonal")

@@ -7,17 +7,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from exact import gaussian_posterior
+from torch.distributions import MultivariateNormal
 
 import reprior
+from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.loading import rebuild_adapted
 from reprior.sequential.settings import AccumulateSettings
+from reprior.sequential.store import fingerprint
 
 POSTERIOR, _ = gaussian_posterior(dim=2, c=0.3, rho=0.4, noise="diagonal")
 X = torch.randn(3, 2, generator=torch.Generator().manual_seed(5))
@@ -113,3 +117,30 @@ def test_an_adapted_posterior_of_a_run_is_saved_like_any_other(tmp_path):
     tensors, meta = adapted.to_parts()
     again = rebuild_adapted(POSTERIOR, tensors, meta)
     assert torch.equal(again.sample((50,), X[1], seed=0), adapted.sample((50,), X[1], seed=0))
+
+
+def test_the_key_of_a_folder_knows_prior_sampler_and_simulations():
+    plain = fingerprint(POSTERIOR)
+    assert plain == fingerprint(replace(POSTERIOR))
+    wider = MultivariateNormal(torch.zeros(POSTERIOR.dim), 2 * torch.eye(POSTERIOR.dim))
+    others = [
+        replace(POSTERIOR, prior=wider),
+        replace(POSTERIOR, prior=_Own(1.0)),
+        replace(POSTERIOR, prior=_Own(2.0)),
+        replace(POSTERIOR, sampler=Sampler(steps=7)),
+        replace(POSTERIOR, simulations=None),
+    ]
+    assert len({plain, *(fingerprint(other) for other in others)}) == 6
+
+
+class _Own:
+    """A prior that no file can hold."""
+
+    def __init__(self, scale: float):
+        self.scale = scale
+
+    def sample(self, shape):
+        return self.scale * torch.randn(*shape, POSTERIOR.dim)
+
+    def log_prob(self, theta):
+        return -(theta**2).sum(-1) / (2 * self.scale**2)

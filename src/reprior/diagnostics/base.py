@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from reprior.posterior import Posterior
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 __all__ = ["LeftOver", "find_left_over", "simulations_behind"]
 

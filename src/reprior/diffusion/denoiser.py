@@ -124,6 +124,19 @@ class Base(torch.nn.Module, ABC):
         """The plain data that rebuilds the module, before its weights are loaded."""
 
 
+def widen(features: Tensor, width: int) -> Tensor:
+    """Features of x as wide as others, whose rows had missing entries: the indicators of none, zeros, are added."""
+    return torch.nn.functional.pad(features, (0, width - features.shape[-1]))
+
+
+def features_of(base: Base, x: Tensor, rows: int) -> Tensor:
+    """`Base.features` of many x, with shape (n, m), some of them at a time: shape (n, e), on the base's device."""
+    device = next(base.parameters()).device
+    with torch.no_grad():
+        parts = [base.features(block.to(device)) for block in x.split(rows)]
+    return torch.cat([widen(part, max(other.shape[-1] for other in parts)) for part in parts])
+
+
 class Wrapped(Denoiser):
     """A denoiser around another one: what it does not change is the other's."""
 

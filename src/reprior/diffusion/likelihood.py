@@ -4,8 +4,10 @@ With lambda = log s the flow is dz/dlambda = z - D(z, s), and the density change
 
     log p_0(z_0) = log p_max(z_max) + integral of (D - tr dD/dz) dlambda  from log s_min to log s_max
 
-z_max is Gaussian about the denoised mean with variance s_max^2 + v, v the (unit or smaller) variance of theta. The
-trace is exact: one backward pass per parameter.
+z_max is Gaussian about the posterior mean with variance s_max^2 + V. Far out, the mean is D(0, s_max) and V a share of
+s_max^2 too small to be told by direction. A process that starts lower (transport) needs both: the mean is the fixed point
+of D(., s), and its slope J there gives the precision, (s^2 + V)^-1 = (1 - J) / s^2. The trace is exact: one backward
+pass per parameter.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ import torch
 from torch import Tensor
 
 from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.sampler import LOW_START, fixed_point
 
 __all__ = ["flow", "log_density"]
+
+STEEPEST = 0.999  # the largest slope of a denoised mean that is believed: theta 30 times wider than the noise
 
 
 def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
@@ -42,14 +47,38 @@ def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
         v4, trace_4 = flow(denoiser, z + h * v3, grid[i + 1])
         z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
         change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace_4)
+    start = _far_start if denoiser.s_max >= LOW_START else _low_start
+    return (start(denoiser, z) + change).to(theta.dtype)
+
+
+def _far_start(denoiser: Denoiser, z: Tensor) -> Tensor:
+    """log p(z) at a high s_max, with shape (n, K)."""
     s = denoiser.s_max
     # The denoised mean at zero, and the variance of theta from the denoiser's slope there: dD/dz = v / (v + s^2).
-    velocity, trace = flow(denoiser, torch.zeros_like(theta[:1]), grid[-1])
-    centre, slope = -velocity, 1 - trace / theta.shape[-1]
+    velocity, trace = flow(denoiser, torch.zeros_like(z[:1]), torch.tensor(math.log(s), dtype=torch.float64))
+    centre, slope = -velocity, 1 - trace / z.shape[-1]
     v = (s**2 * slope.clamp(0, 0.5) / (1 - slope.clamp(0, 0.5))).clamp(0, 4)
     var = (s**2 + v).unsqueeze(-1)
-    gauss = -((z - centre).double() ** 2 / var + var.log() + math.log(2 * math.pi)).sum(-1) / 2
-    return (gauss + change).to(theta.dtype)
+    return -((z - centre).double() ** 2 / var + var.log() + math.log(2 * math.pi)).sum(-1) / 2
+
+
+def _low_start(denoiser: Denoiser, z: Tensor) -> Tensor:
+    """log p(z) at an s_max where the posterior's width is felt, with shape (n, K)."""
+    s = z.new_tensor(denoiser.s_max)
+    with torch.no_grad():
+        centre = fixed_point(denoiser, denoiser.s_max)
+    with torch.enable_grad():
+        point = centre.detach().requires_grad_(True)
+        mean = denoiser.mean(point, s)
+        rows = [torch.autograd.grad(mean[..., i].sum(), point, retain_graph=True)[0] for i in range(z.shape[-1])]
+    slope = torch.stack([row[0] for row in rows], dim=-2).double()  # (K, D, D)
+    values, vectors = torch.linalg.eigh((slope + slope.mT) / 2)
+    left = 1 - values.clamp(0, STEEPEST)
+    precision = left / denoiser.s_max**2
+    # One step of Newton ends the iteration for the fixed point, which is slow where the slope is near one.
+    step = torch.einsum("kji,nkj->nki", vectors, (mean - point).detach().double()) / left
+    along = torch.einsum("kji,nkj->nki", vectors, (z - centre).double()) - step
+    return (precision.log() - math.log(2 * math.pi) - along**2 * precision).sum(-1) / 2
 
 
 def flow(denoiser: Denoiser, z: Tensor, log_s: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,7 @@ from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.schedule import VP, noise_grid
 from reprior.errors import InputError
 
-__all__ = ["PAPER_SAMPLER", "ROWS", "Sampler", "chunked", "initial_state", "run"]
+__all__ = ["PAPER_SAMPLER", "ROWS", "Sampler", "chunked", "fixed_point", "initial_state", "run"]
 
 KINDS = ("multistep", "heun", "euler_maruyama")
 ROWS = 20_000  # rows denoised at once: bounds the memory, whatever n
@@ -81,14 +81,19 @@ def initial_state(denoiser: Denoiser, n: int, s: float, generator: Generator) ->
     that starts lower (transport) needs both: the centre is the fixed point of mean(., s), and half the denoised step
     away from it widens s to sqrt(s^2 + Var) up to a term of order Var^2/s^4.
     """
-    zero = torch.zeros(1, denoiser.observations, denoiser.dim, dtype=denoiser.x.dtype, device=denoiser.x.device)
-    centre = denoiser.mean(zero, zero.new_tensor(s))
-    noise = s * randn(zero.expand(n, -1, -1), generator)
+    centre = fixed_point(denoiser, s)
+    noise = s * randn(centre.expand(n, -1, -1), generator)
     if s >= LOW_START:
         return centre + noise
-    for _ in range(3):
-        centre = denoiser.mean(centre, zero.new_tensor(s))
-    return centre + noise + (denoiser.mean(centre + noise, zero.new_tensor(s)) - centre) / 2
+    return centre + noise + (denoiser.mean(centre + noise, centre.new_tensor(s)) - centre) / 2
+
+
+def fixed_point(denoiser: Denoiser, s: float) -> Tensor:
+    """The denoised mean of itself at noise s, the mean of theta there, with shape (1, K, D)."""
+    centre = torch.zeros(1, denoiser.observations, denoiser.dim, dtype=denoiser.x.dtype, device=denoiser.x.device)
+    for _ in range(1 if s >= LOW_START else 4):
+        centre = denoiser.mean(centre, centre.new_tensor(s))
+    return centre
 
 
 @torch.no_grad()

@@ -39,7 +39,7 @@ def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tenso
     """
     ess, told = look(posterior, change, seed, observed)
     quadratics = quadratics_of(change)
-    reason = why_not(quadratics, posterior.base.noise)
+    reason = why_not(quadratics, posterior.base.noise, predicted=observed is not None)
     if not reason and ess < ENOUGH and _cuts(change, seed):
         reason = "most of the posterior lies outside the bounds of the target prior"
     if not reason:
@@ -69,8 +69,8 @@ def look(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor 
         return float("nan"), "no stored simulations to measure the ESS on"
     generator = torch.Generator().manual_seed(seed)
     x = _typical(posterior.simulations, change, generator, observed)
-    pool = chunked(posterior.condition(x), DRAWS, Sampler(steps=16), generator)
-    log_w = change.log_w(pool).cpu()
+    denoiser = posterior.condition(x, predict=observed is not None)
+    log_w = change.log_w(chunked(denoiser, DRAWS, Sampler(steps=16), generator)).cpu()
     ess = float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
     return ess, f"ESS/N of the prior-ratio weights is about {ess:.2g}"
 
@@ -92,7 +92,9 @@ def transport_refused(posterior: Posterior, change: PriorChange, seed: int, obse
     quadratics = quadratics_of(change)
     if quadratics is not None and len(quadratics) > 1:
         return "a mixture is drawn component by component"
-    return why_not(quadratics, posterior.base.noise) or _refusal(posterior, change, seed, observed)
+    return why_not(quadratics, posterior.base.noise, predicted=observed is not None) or _refusal(
+        posterior, change, seed, observed
+    )
 
 
 def left_by_transport(posterior: Posterior, change: PriorChange, part: Quadratic, seed: int) -> float:

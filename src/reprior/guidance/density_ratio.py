@@ -23,7 +23,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
-from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.denoiser import Denoiser, widen
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import FitResult, Training
 from reprior.errors import InputError
@@ -186,7 +186,8 @@ class DensityRatioGuidance(Guidance):
             else:
                 precision = precision_of(posterior_draws(denoiser, generator), d)
         with torch.no_grad():
-            code = self.model.network.encode(self.posterior.base.features(denoiser.x))
+            features = self.posterior.base.features(denoiser.x)
+            code = self.model.network.encode(widen(features, self.model.network.x_features))
         return _RatioGuided(denoiser, self.model, code, self.change, self.quadratic, precision)
 
     def config(self) -> dict[str, Any]:

@@ -44,12 +44,19 @@ def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
         log_w: log weights, with shape (pool,).
         n: how many to keep.
     """
+    check_mass(log_w.unsqueeze(1))
     weights = torch.softmax(log_w.double(), 0)
-    if not bool(torch.isfinite(weights).all()):
-        raise InputError("all weights are zero: no base sample has mass under the target prior")
     points = (torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)) / n
     index = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
     return index[torch.randperm(n, generator=generator)]
+
+
+def check_mass(log_w: Tensor) -> None:
+    """Refuses observations at which no base draw has any weight; log weights with shape (pool, K)."""
+    empty = (~(log_w > -torch.inf)).all(0).nonzero()[:, 0].tolist()
+    if empty:
+        where = f" at observation {', '.join(map(str, empty))} of {log_w.shape[1]}" if log_w.shape[1] > 1 else ""
+        raise InputError(f"all weights are zero{where}: no base sample has mass under the target prior")
 
 
 class SIRGuidance(Guidance):
@@ -68,6 +75,7 @@ class SIRGuidance(Guidance):
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pool = chunked(denoiser, self.settings.pool, sampler, generator)
         log_w = self.change.log_w(pool).cpu()
+        check_mass(log_w)
         kept, copies = [], []
         for k in range(pool.shape[1]):
             index = systematic(log_w[:, k], n, generator)

@@ -26,7 +26,7 @@ from reprior.diffusion.sampler import ROWS, Sampler, chunked, randn, run
 from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import AnchorGuided, precision_of
 from reprior.guidance.guidance import Guidance
-from reprior.guidance.importance import systematic
+from reprior.guidance.importance import check_mass, systematic
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported, largest_noise, why_not
 
@@ -130,8 +130,7 @@ class RejuvenateGuidance(Guidance):
         pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
         least = self.change.least_log_p(pools)
         log_w = self.change.log_w(pools, least).cpu()
-        if bool((log_w == -torch.inf).all(0).any()):
-            raise InputError("all weights are zero: no base sample has mass under the target prior")
+        check_mass(log_w)
         out, notes = [], {"ess": [], "s0": [], "stages": []}
         for k in range(pools.shape[1]):
             theta, s0, stages = self._move(denoiser.select(k), pools[:, k], log_w[:, k], least[k], n, generator)

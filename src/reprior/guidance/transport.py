@@ -96,11 +96,19 @@ def quadratics_of(change: PriorChange) -> list[Quadratic] | None:
     return [single] if single.exact else find_components(change)
 
 
-def why_not(quadratics: list[Quadratic] | None, noise: str) -> str:
-    """Why transport cannot do this change with this base, in plain words; empty if it can."""
+def why_not(quadratics: list[Quadratic] | None, noise: str, predicted: bool = False) -> str:
+    """Why transport cannot do this change with this base, in plain words; empty if it can.
+
+    Arguments:
+        quadratics: the change, from `quadratics_of`.
+        noise: the noise the base was trained with.
+        predicted: whether entries of x are predicted, whose noise the change leaves as it is.
+    """
     if quadratics is None:
         return "log q/p is not quadratic (transport needs Gaussian priors, or a Gaussian mixture over a Gaussian)"
     shapes = [q.shape for q in quadratics]
+    if predicted and any(bool((q.L != 0).any()) for q in quadratics):
+        shapes.append("diagonal")
     finest = max(shapes, key=NOISE_KINDS.index)
     if NOISE_KINDS.index(finest) > NOISE_KINDS.index(noise):  # pyright: ignore[reportArgumentType]
         return f"this change needs a base trained with noise={finest!r}; this one has noise={noise!r}"

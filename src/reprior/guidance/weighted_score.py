@@ -14,7 +14,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
-from reprior.diffusion.denoiser import Denoiser, Wrapped
+from reprior.diffusion.denoiser import Denoiser, Wrapped, features_of, widen
 from reprior.diffusion.sampler import ROWS
 from reprior.diffusion.training import FitResult, fit
 from reprior.guidance.density_ratio import RatioSettings
@@ -54,7 +54,7 @@ class WeightedScoreGuidance(Guidance):
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         check_learned(self.name, denoiser, self.model.dim, self.notes.get("observed"))
         with torch.no_grad():
-            code = self.model.encode(self.posterior.base.features(denoiser.x))
+            code = self.model.encode(widen(self.posterior.base.features(denoiser.x), self.model.x_features))
         return _Corrected(denoiser, self.model, code)
 
     def config(self) -> dict[str, Any]:
@@ -93,8 +93,7 @@ def learn_correction(
     copies = NOISY_COPIES if settings.weights == "posterior" else 1
     rows = join([noisy_rows(posterior, pool, settings.time, True, generator) for _ in range(copies)])
     device = posterior.device
-    with torch.no_grad():
-        features = torch.cat([posterior.base.features(b.to(device)) for b in pool.x.split(ROWS)])
+    features = features_of(posterior.base, pool.x, ROWS)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         dim = pool.theta.shape[1]

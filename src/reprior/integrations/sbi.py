@@ -136,27 +136,7 @@ def cpu_prior(prior: Any) -> Any:
     plain = priors.from_dict(priors.to_dict(inner)) if not isinstance(inner, (list, tuple)) else None
     if plain is not None:
         return priors.as_prior(plain)
-    kept = priors.as_prior(prior)
-    theta = priors.sample(kept, 2, seed=0).float().requires_grad_(True)
-    try:
-        priors.log_prob(kept, theta)
-    except RuntimeError:  # numpy inside does not take what autograd follows
-        return _NumpyPrior(kept)
-    return kept
-
-
-class _NumpyPrior:
-    """A prior whose log-density autograd cannot follow."""
-
-    def __init__(self, inner: Any):
-        self.inner = inner
-        self.event_shape = torch.Size((priors.dim_of(inner),))
-
-    def sample(self, shape: Sequence[int] = ()) -> Tensor:
-        return self.inner.sample(torch.Size(shape))
-
-    def log_prob(self, theta: Tensor) -> Tensor:
-        return priors.log_prob(self.inner, theta.detach())
+    return priors.as_prior(prior)
 
 
 def _takes_nan(estimator: Any, x: Tensor) -> bool:

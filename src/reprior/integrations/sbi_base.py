@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from reprior.diffusion.denoiser import Base, Denoiser, NoiseKind
 from reprior.errors import InputError
 from reprior.integrations.sbi_kernel import kernel_of
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 __all__ = ["SbiBase"]
 

@@ -24,7 +24,8 @@ from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance.importance import SIRGuidance, SIRSettings
 from reprior.posterior import Scales, check_x, fresh_seed
-from reprior.simulations import Simulations, Standardizer
+from reprior.simulations import Simulations
+from reprior.standardizer import Standardizer
 
 __all__ = ["SampledPosterior", "adapt_sampled"]
 

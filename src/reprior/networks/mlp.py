@@ -60,7 +60,8 @@ class MLPBase(Base):
         dim: the number d of parameters.
         x_dim: the number m of entries of x.
         settings: the architecture and the training noise.
-        embedding: the user's own embedding module for x, (n, m) -> (n, e); else the one of the settings.
+        embedding: the user's own embedding module for x, (n, m) -> (n, e), of which a copy is taken; else the one of the
+            settings.
     """
 
     def __init__(self, dim: int, x_dim: int, settings: MLPSettings, embedding: nn.Module | None = None):
@@ -69,7 +70,7 @@ class MLPBase(Base):
         self.noise: NoiseKind = settings.noise
         self.s_min, self.s_max = settings.law.s_min, settings.law.s_max
         self.own_embedding = embedding is not None
-        self.embedding = build_embedding(settings.embedding, x_dim) if embedding is None else embedding
+        self.embedding = build_embedding(settings.embedding, x_dim) if embedding is None else deepcopy(embedding)
         with torch.no_grad():
             self.embedding.eval()
             features = self.embedding(torch.zeros(2, x_dim)).shape[-1]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from reprior.diffusion.training import Training, fit
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 __all__ = ["RatioNetwork", "learn_log_ratio"]
 

@@ -12,6 +12,7 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
+from reprior.diffusion.denoiser import features_of
 from reprior.diffusion.sampler import ROWS
 from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, fit
@@ -199,9 +200,7 @@ def _fit_one(
     as_it_is: bool = False,
 ) -> tuple[RatioModel, FitResult]:
     device = posterior.device
-    with torch.no_grad():
-        blocks = pool.x.split(ROWS)
-        features = torch.cat([posterior.base.features(block.to(device)) for block in blocks])
+    features = features_of(posterior.base, pool.x, ROWS)
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = RatioModel(pool.theta.shape[1], features.shape[1], settings.network, anchored).to(device)

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reprior import files
+from reprior import files, priors
 from reprior.adapted import AdaptedPosterior
 from reprior.errors import FileFormatError, InputError
 from reprior.info import Info
@@ -23,12 +23,16 @@ from reprior.sequential.result import Update
 __all__ = ["fingerprint", "read_update", "write_update"]
 
 KIND = "update"
+PROBE = 8  # draws that tell one prior from another
 
 
 def fingerprint(posterior: Posterior) -> str:
-    """A short digest of a base and its scales."""
-    tensors, meta = posterior.to_parts(simulations=False)
-    sha = hashlib.sha256(repr(meta["base"]).encode())
+    """A short digest of a posterior: its base, scales, sampler, prior and stored simulations."""
+    tensors, meta = posterior.to_parts(simulations=True)
+    sha = hashlib.sha256(repr([meta["base"], meta["sampler"], meta["prior"]]).encode())
+    if meta["prior"] is None:  # the user's own object: by some of its draws, to the digits that machines agree on
+        theta = priors.sample(posterior.prior, PROBE, seed=0)
+        sha.update(" ".join(f"{v:.3e}" for v in [*theta.flatten(), *priors.log_prob(posterior.prior, theta)]).encode())
     for name in sorted(tensors):
         sha.update(name.encode())
         sha.update(tensors[name].numpy().tobytes())
@@ -48,7 +52,6 @@ def write_update(folder: Path, update: Update, state: dict[str, Tensor], key: di
         more, plain = update.adapted.to_parts()
         tensors |= {f"adapted.{k}": v for k, v in more.items()}
         meta["adapted"] = plain
-        meta["sampler"] = asdict(update.adapted.sampler)
     files.write(path_of(folder, update.n), KIND, tensors, meta)
 
 
@@ -56,9 +59,6 @@ def read_update(
     folder: Path, n: int, posterior: Posterior, key: dict[str, Any]
 ) -> tuple[Update, dict[str, Tensor]] | None:
     """The n-th update and the state after it; None if it is not finished."""
-    from dataclasses import replace
-
-    from reprior.diffusion.sampler import Sampler
     from reprior.loading import part, rebuild_adapted
 
     path = path_of(folder, n)
@@ -75,7 +75,6 @@ def read_update(
         adapted: Posterior | AdaptedPosterior = posterior
         if "adapted" in file.meta:
             adapted = rebuild_adapted(posterior, part(file.tensors, "adapted"), file.meta["adapted"])
-            adapted = replace(adapted, sampler=Sampler(**file.meta["sampler"]))
         update = Update(n, file.tensors["x"], adapted, file.tensors["samples"], info, file.meta["verdict"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise FileFormatError(f"{path} does not hold what an update needs: {error}") from error

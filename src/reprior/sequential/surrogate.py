@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from reprior.sequential.coordinates import COORDINATES
-from reprior.simulations import Standardizer
+from reprior.standardizer import Standardizer
 
 __all__ = ["CarriedRatio", "Frame", "coordinates_of", "fit"]
 
