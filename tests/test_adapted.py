@@ -27,6 +27,8 @@ from reprior.guidance.quadratic import find_quadratic
 from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
 from reprior.guidance.transport import Transported
 from reprior.networks.ratio import RatioNetworkSettings
+from reprior.posterior import Scales
+from reprior.standardizer import Standardizer
 
 stats: Any = scipy_stats  # its annotations take numbers only
 
@@ -468,3 +470,31 @@ def test_the_observation_without_mass_is_named():
     sir = reprior.adapt(POSTERIOR, Uniform(torch.full((2,), 0.0), torch.full((2,), 1.0)), "sir")
     with pytest.raises(InputError, match="at observation 1 of 2: no base sample"):
         sir.sample_batched((10,), torch.stack([X, torch.full((2,), -9.0)]), seed=0)
+
+
+def test_a_number_of_samples_is_a_shape(adapted):
+    assert torch.equal(adapted.sample(7, X, seed=0), adapted.sample((7,), X, seed=0))
+    assert torch.equal(adapted.posterior.sample(7, X, seed=0), adapted.posterior.sample((7,), X, seed=0))
+    assert adapted.sample_batched(3, X[None], seed=0).shape == (3, 1, 2)
+
+
+def test_a_bayes_factor_of_a_function_is_warned_of():
+    given = reprior.adapt(POSTERIOR, lambda theta: TARGET.log_prob(theta) + 100, "none")
+    with pytest.warns(UserWarning, match="up to a constant"):
+        given.evidence_ratio(X, draws=1_000)
+
+
+def test_a_narrow_target_far_from_the_data_is_named():
+    far = MultivariateNormal(torch.full((2,), 7.0), 1e-4 * torch.eye(2))
+    adapted = reprior.adapt(gaussian_posterior(dim=2, c=0.09)[0], far, "rejuvenate")
+    with pytest.raises(InputError, match="no base sample has mass under the target prior; they may not agree"):
+        adapted.sample((10,), torch.tensor([0.8, -0.2]), seed=0)
+
+
+def test_a_cut_is_called_a_cut():
+    unit = Standardizer(torch.zeros(1), torch.ones(1))
+    flat = Independent(Uniform(torch.full((1,), -4.0), torch.full((1,), 4.0)), 1)
+    posterior, _ = gaussian_posterior(dim=1, c=0.1)
+    box = replace(posterior, prior=flat, scales=Scales(unit, unit), simulations=None)
+    adapted = reprior.adapt(box, Independent(Uniform(torch.full((1,), -2.0), torch.full((1,), 3.0)), 1))
+    assert adapted.why.startswith("a cut of the prior")

@@ -309,3 +309,13 @@ def test_network_over_a_prior_in_double_precision():
     network = torch.nn.Sequential(torch.nn.Linear(2, 1), torch.nn.Flatten(0))
     double = Independent(Normal(P.mean.double(), P.stddev.double()), 1)
     assert make_change(double, network, SCALE, 0).differentiable
+
+
+def test_a_little_mass_outside_is_left_out_with_a_warning_and_more_is_refused():
+    def target(sd: float):
+        return Independent(Normal(torch.full((2,), 0.5), torch.full((2,), sd)), 1)
+
+    change = make_change(BOX, target(0.5 / 3.9), UNIT, 0)  # 0.005 % beyond each of four sides
+    assert 0 < change.outside < 1e-3
+    with pytest.raises(SupportError, match="lies outside the support"):
+        make_change(BOX, target(0.5 / 3.0), UNIT, 0)

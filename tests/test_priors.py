@@ -293,3 +293,17 @@ def test_a_prior_of_numpy_honours_the_seed_and_takes_gradients():
     want = torch.distributions.Normal(0.0, 1.0).log_prob(theta).sum(-1)
     assert torch.allclose(priors.log_prob(prior, theta), want)
     assert priors.dim_of(prior) == 2
+
+
+@pytest.mark.parametrize("as_list", [False, True])
+def test_priors_in_double_precision_take_theta_in_single(as_list):
+    low, high = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    given = [td.Uniform(low[:1], high[:1]), td.Uniform(low[1:], high[1:])] if as_list else td.Uniform(low, high)
+    prior = priors.as_prior(given)
+    value = priors.log_prob(prior, torch.tensor([[0.5, 0.5], [0.5, 2.0]]))
+    assert value.dtype == torch.float32
+    assert value.tolist() == [0.0, -math.inf]
+
+
+def test_a_list_can_be_drawn_from():
+    assert priors.sample([td.Normal(0.0, 1.0), td.Normal(5.0, 1.0)], 4, seed=0).shape == (4, 2)

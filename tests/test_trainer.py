@@ -385,3 +385,36 @@ def test_the_users_embedding_is_copied():
 def test_settings_of_another_network_are_refused():
     with pytest.raises(InputError, match="network 'simformer' takes SimformerSettings; settings is MLPSettings"):
         train(*pairs(), PRIOR, network="simformer", settings=TINY, progress=False)
+
+
+def test_a_prior_that_theta_does_not_follow_is_warned_of():
+    theta, x = pairs(2_000)
+    narrow = Independent(Normal(torch.zeros(2), torch.full((2,), 0.5)), 1)
+    with pytest.warns(UserWarning, match="theta_1 of the simulations is not distributed as under the prior"):
+        train(theta, x, narrow, settings=TINY, training=SHORT, progress=False)
+
+
+def test_more_bad_rows_can_be_allowed():
+    theta, x = pairs()
+    x[::3] = torch.nan
+    with pytest.raises(InputError, match="network='simformer'"):
+        train(theta, x, PRIOR, settings=TINY, training=SHORT, progress=False)
+    with pytest.warns(UserWarning, match="dropped 100 of 300"):
+        train(theta, x, PRIOR, settings=TINY, training=SHORT, progress=False, max_bad_fraction=0.5)
+
+
+def test_double_precision_as_torchs_default_changes_nothing():
+    plain = weights(quick())
+    torch.set_default_dtype(torch.float64)
+    try:
+        double = quick()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert double.base.out.weight.dtype == torch.float32
+    assert plain.keys() == weights(double).keys()
+    assert torch.isfinite(double.sample((5,), torch.zeros(1), seed=0)).all()
+
+
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(FileNotFoundError, match="is a folder"):
+        load(tmp_path)

@@ -27,7 +27,7 @@ from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.info import Info
-from reprior.posterior import Posterior, check_x, fresh_seed, redraw, warn_of_lost
+from reprior.posterior import Posterior, as_shape, check_x, fresh_seed, redraw, warn_of_lost
 from reprior.weights import pareto_k, share
 
 __all__ = ["AdaptedPosterior", "adapt"]
@@ -119,7 +119,7 @@ class AdaptedPosterior:
 
     def sample(
         self,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
@@ -129,7 +129,7 @@ class AdaptedPosterior:
         """Draws theta ~ q(theta | x) for one observation.
 
         Arguments:
-            shape: the sample shape, usually (n,).
+            shape: the sample shape, (n,) or n.
             x: one observation, with shape (m,) or (1, m).
             seed: makes the draws repeatable.
             sampler: another sampler than the default.
@@ -139,6 +139,7 @@ class AdaptedPosterior:
 
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
+        shape = as_shape(shape)
         x = check_x(x, self.posterior.x_dim, single=True)
         if correct == "weights" and not return_info:
             raise InputError(
@@ -154,13 +155,14 @@ class AdaptedPosterior:
 
     def sample_batched(
         self,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
         return_info: bool = False,
     ) -> Any:
         """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
+        shape = as_shape(shape)
         x = check_x(x, self.posterior.x_dim)
         theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
         theta = theta.reshape(*shape, len(x), self.posterior.dim)
@@ -168,13 +170,14 @@ class AdaptedPosterior:
 
     def predict(
         self,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
         return_info: bool = False,
     ) -> Any:
         """Draws q(theta, x_missing | x_observed); arguments and result as in `Posterior.predict`."""
+        shape = as_shape(shape)
         x = check_x(x, self.posterior.x_dim, single=True, missing=True)
         both, info = self._draw(x, shape, seed, sampler or self.sampler, True)
         theta, full = self.posterior.split_prediction(both[:, 0], x[0])
@@ -245,6 +248,8 @@ class AdaptedPosterior:
             draws: base draws.
             seed: makes it repeatable.
         """
+        if self.change.kind == "callable":
+            warn("log q was given as a function, maybe up to a constant: then this ratio is too", stacklevel=2)
         r = self._log_w_draws(x, draws, seed).double().exp()
         return float(r.mean()), float(r.std() / math.sqrt(draws))
 

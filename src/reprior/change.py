@@ -21,6 +21,7 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["PriorChange", "make_change", "outer_of", "reach_of"]
 
+TOLERATED = 1e-3  # of q's mass outside p's support, with a warning
 CHECKED = 10_000  # draws of q that are checked against the support of p
 KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
 FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this, and of q
@@ -150,7 +151,8 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
     else:
         target = priors.as_prior(target)
         if priors.dim_of(target) != dim:
-            raise InputError(f"the target prior has {priors.dim_of(target)} parameters; the posterior has {dim}")
+            hint = "; a list of distributions gives each parameter its own" if priors.dim_of(target) == 1 else ""
+            raise InputError(f"the target prior has {priors.dim_of(target)} parameters; the posterior has {dim}{hint}")
         outside = outside_fraction(prior, priors.sample(target, CHECKED, seed), accept_outside)
         log_q = lambda theta: priors.log_prob(target, theta)  # noqa: E731
         change = PriorChange(prior, target, log_q, False, "distribution", scale, outside)
@@ -158,9 +160,9 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
 
 
 def outside_fraction(prior: Any, theta: Tensor, accept: bool) -> float:
-    """The fraction of draws of q, with shape (n, d), where p has no mass; an error unless that is accepted."""
+    """The fraction of draws of q, with shape (n, d), where p has no mass; an error, if not tiny, unless that is accepted."""
     fraction = float((~torch.isfinite(priors.log_prob(prior, theta))).float().mean())
-    if fraction > 0 and not accept:
+    if fraction > TOLERATED and not accept:
         raise SupportError(
             f"{100 * fraction:.3g} % of the target prior's mass lies outside the support of the prior the posterior was "
             "trained under; no reweighting can reach it. Narrow the target prior, or pass accept_outside=True to "

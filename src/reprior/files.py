@@ -161,9 +161,12 @@ def resolve(path: str | os.PathLike[str]) -> Path:
 
 
 def _existing(path: str | os.PathLike[str]) -> Path:
-    for candidate in (resolve(path), Path(path)):
+    named = (resolve(path), Path(path)) if Path(path).name else ()
+    for candidate in named:
         if candidate.is_file():
             return candidate
+    if Path(path).is_dir():
+        raise FileNotFoundError(f"{path} is a folder: the path of a file is needed.")
     raise FileNotFoundError(f"there is no file {resolve(path)}.")
 
 

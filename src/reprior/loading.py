@@ -131,7 +131,7 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(
-            "the file could not hold the target prior (a callable or the user's own object): load(path, target=...) needs it"
+            "the file could not hold the target prior (scipy's, a function or the user's own object): load(path, target=...) needs it"
         )
     return make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
 

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +111,7 @@ class Posterior:
 
     def sample(
         self,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
@@ -120,7 +121,7 @@ class Posterior:
         """Draws theta ~ p(theta | x) for one observation.
 
         Arguments:
-            shape: the sample shape, usually (n,).
+            shape: the sample shape, (n,) or n.
             x: one observation, with shape (m,) or (1, m).
             seed: makes the draws repeatable; without it they follow torch's global random state.
             sampler: another sampler than the posterior's default.
@@ -129,6 +130,7 @@ class Posterior:
 
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
+        shape = as_shape(shape)
         x = check_x(x, self.x_dim, single=True)
         theta, info = self.draw(self.condition(x), "base", shape, seed, sampler or self.sampler, progress)
         theta = theta[:, 0].reshape(*shape, self.dim)
@@ -136,7 +138,7 @@ class Posterior:
 
     def sample_batched(
         self,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
@@ -144,6 +146,7 @@ class Posterior:
         progress: bool = False,
     ) -> Any:
         """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
+        shape = as_shape(shape)
         x = check_x(x, self.x_dim)
         theta, info = self.draw(self.condition(x), "base", shape, seed, sampler or self.sampler, progress)
         theta = theta.reshape(*shape, len(x), self.dim)
@@ -151,7 +154,7 @@ class Posterior:
 
     def predict(
         self,
-        shape: Sequence[int],
+        shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
@@ -166,6 +169,7 @@ class Posterior:
         Returns: (theta with shape (*shape, d), x with shape (*shape, m), the observed entries filled in), and the
         info where asked for.
         """
+        shape = as_shape(shape)
         x = check_x(x, self.x_dim, single=True, missing=True)
         both, info = self.draw(self.condition(x, predict=True), "base", shape, seed, sampler or self.sampler, progress)
         theta, full = self.split_prediction(both[:, 0], x[0])
@@ -337,6 +341,11 @@ def redraw(
             theta[holes[:count], k] = fill[:count]
             bad[holes[:count], k] = False
     return theta, float(rejected.sum()) / (drawn * theta.shape[1])
+
+
+def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
+    """A sample shape; n stands for (n,)."""
+    return (int(shape),) if isinstance(shape, (int, Integral)) else tuple(shape)
 
 
 def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) -> Tensor:

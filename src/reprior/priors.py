@@ -181,6 +181,7 @@ def sample(prior: Any, n: int, seed: int) -> Tensor:
 
     Returns: theta, with shape (n, d).
     """
+    prior = as_prior(prior) if isinstance(prior, (list, tuple)) else prior
     with seeded(seed), torch.no_grad():
         theta = torch.as_tensor(prior.sample(torch.Size((n,))))
     return theta if theta.ndim == 2 else theta.reshape(n, -1)
@@ -210,6 +211,7 @@ def log_prob(prior: Any, theta: Tensor) -> Tensor:
 
     Returns: the log-density, with shape (*).
     """
+    prior = as_prior(prior) if isinstance(prior, (list, tuple)) else prior
     if theta.numel() == 0:
         return theta.new_zeros(theta.shape[:-1])
     # Many priors, sbi's among them, take rows only.
@@ -253,7 +255,7 @@ def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:
 
 
 def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
-    value = torch.as_tensor(value, device=theta.device)
+    value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device)
     # A part with a scalar event in an event of size one gives a trailing 1.
     if value.shape != theta.shape[:-1]:
         value = value.reshape(theta.shape[:-1])

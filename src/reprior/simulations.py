@@ -23,6 +23,8 @@ from reprior.errors import InputError
 __all__ = ["Simulations"]
 
 _KIND = "simulations"
+_DRAWN = 5_000  # simulations, and draws of the prior, that are compared
+_ALIKE = 1e-9  # p-value below which theta is not drawn from the prior
 _DIGITS = 1_000.0  # steps of single precision that the spread of a column must hold
 
 
@@ -107,6 +109,21 @@ class Simulations:
     def has_missing(self) -> bool:
         """Whether x holds missing values (NaN)."""
         return bool(self.x.isnan().any())
+
+    def warn_if_not_drawn(self, hint: str) -> None:
+        """Warns where theta does not look like draws of the prior (a Kolmogorov-Smirnov test for each parameter).
+
+        Arguments:
+            hint: what it may come from.
+        """
+        from scipy.stats import ks_2samp
+
+        draws = priors.sample(self.prior, _DRAWN, seed=0)
+        for i, name in enumerate(self.parameters):
+            p_value = float(ks_2samp(self.theta[:_DRAWN, i].numpy(), draws[:, i].numpy()).pvalue)  # pyright: ignore
+            if p_value < _ALIKE:
+                warnings.warn(f"{name} of the simulations is not distributed as under the prior. {hint}", stacklevel=3)
+                return
 
     def subset(self, index: Tensor) -> Simulations:
         """The simulations of some rows.
@@ -194,8 +211,8 @@ def _report_dropped(dropped: int, n: int, limit: float) -> None:
     if share > limit:
         raise InputError(
             f"{dropped} of {n} simulations ({share:.1%}) hold NaN or infinity; max_bad_fraction allows "
-            f"{limit:.1%}. Mend the simulator, raise max_bad_fraction, or pass missing="
-            '"keep" if NaN means "not observed".'
+            f'{limit:.1%}. Mend the simulator or raise max_bad_fraction; if NaN means "not observed", train '
+            "network='simformer', or pass missing=\"keep\" where simulations are made."
         )
     warnings.warn(
         f"dropped {dropped} of {n} simulations ({share:.1%}) with NaN or infinity: the rest follow the prior "

@@ -35,6 +35,7 @@ def train(
     seed: int = 0,
     parameters: tuple[str, ...] | None = None,
     embedding: nn.Module | None = None,
+    max_bad_fraction: float = 0.1,
     device: str = "cpu",
     checkpoint: str | Path | None = None,
     progress: bool = True,
@@ -53,6 +54,7 @@ def train(
         seed: the same seed gives the same posterior on the same machine.
         parameters: the names of the parameters.
         embedding: your own embedding module for x, (n, m) -> (n, e), with the MLP.
+        max_bad_fraction: the share of rows with NaN or inf that is tolerated.
         device: where to train.
         checkpoint: a file to save the run to; a killed run goes on from it to the same posterior.
         progress: show the progress bar with the held-out loss and the time left.
@@ -67,7 +69,10 @@ def train(
             f"network {network!r} takes {type(default_settings(network)).__name__}; settings is {type(chosen).__name__}"
         )
     missing = "keep" if isinstance(chosen, SimformerSettings) else "drop"
-    simulations = Simulations.create(theta, x, prior=prior, parameters=parameters, missing=missing)
+    simulations = Simulations.create(theta, x, prior, parameters, max_bad_fraction, missing)
+    simulations.warn_if_not_drawn(
+        "A wrong prior makes every change of prior wrong: pass the one that theta was drawn from"
+    )
     dim = simulations.theta.shape[1]
     if priors.dim_of(prior) != dim:
         raise InputError(f"the prior has {priors.dim_of(prior)} parameters but theta has {dim}")
@@ -78,7 +83,7 @@ def train(
     run = training or Training()
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        base = build(dim, simulations.x.shape[1], chosen, embedding).to(device)
+        base = build(dim, simulations.x.shape[1], chosen, embedding).to(device, torch.float32)
     held_out, kept = split_rows(len(simulations), run.validation, seed)
     theta_s, x_s = (
         scales.theta.forward(simulations.theta).to(device),

@@ -28,6 +28,7 @@ TITLES = {
     "predict_rmse": "RMSE of the posterior predictive, first third of the series observed",
     "predict_coverage": "Share of predicted points inside the central 95 % band",
 }
+HUGE = 1e4  # a sampler that ran away: no three digits behind the point
 NAMES = {"two_moons": "Two Moons", "slcp": "SLCP", "gaussian_linear": "Gaussian Linear", "oup": "OUP", "turin": "Turin"}
 METHOD_ORDER = (
     *dict.fromkeys(m for methods in PRESET_METHODS.values() for m in methods if m not in UNRANKED),
@@ -185,12 +186,16 @@ def _label(column: tuple[str, ...]) -> str:
     return f"preset {preset}" + (", Simformer" if network == "simformer" and preset == "best" else "")
 
 
+def _number(value: float) -> str:
+    return f"{value:.3f}" if abs(value) < HUGE else f"{value:.1e}"
+
+
 def _value(row: dict[str, Any] | None) -> str:
     if row is None:
         return ""
     if math.isnan(row["mean"]):
         return "diverges"
-    text = f"{row['mean']:.3f}" + ("" if math.isnan(row["std"]) else f" ({row['std']:.3f})")
+    text = _number(row["mean"]) + ("" if math.isnan(row["std"]) else f" ({_number(row['std'])})")
     if row["in_best_group"]:
         text = f"**{text}**"
     runs = PAPER_RUNS if row["method"] == EXACT else row["runs"]

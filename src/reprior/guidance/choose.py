@@ -25,6 +25,7 @@ __all__ = ["choose", "left_by_transport", "transport_refused"]
 
 OBSERVATIONS = 16
 DRAWS = 500
+FLAT = 1e-3  # curvature and slope of log r, in standardised units, that are none
 ENOUGH = 0.05  # ESS/N that importance resampling of a large pool can live with
 
 
@@ -46,6 +47,8 @@ def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tenso
         reason = _refusal(posterior, change, seed, observed)
         if not reason:
             what = "a Gaussian change" if quadratics and len(quadratics) == 1 else "a mixture of Gaussian changes"
+            if quadratics and all(float(q.L.abs().max() + q.h.abs().max()) < FLAT for q in quadratics):
+                return "transport", f"a cut of the prior: what the base draws outside is drawn again ({told})"
             return "transport", f"{what} that this base expresses exactly, with no training ({told})"
     if change.differentiable:
         steps = "one resampling step" if ess >= 0.1 else "resampling in tempered steps"

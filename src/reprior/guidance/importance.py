@@ -56,7 +56,9 @@ def check_mass(log_w: Tensor) -> None:
     empty = (~(log_w > -torch.inf)).all(0).nonzero()[:, 0].tolist()
     if empty:
         where = f" at observation {', '.join(map(str, empty))} of {log_w.shape[1]}" if log_w.shape[1] > 1 else ""
-        raise InputError(f"all weights are zero{where}: no base sample has mass under the target prior")
+        raise InputError(
+            f"all weights are zero{where}: no base sample has mass under the target prior; they may not agree"
+        )
 
 
 class SIRGuidance(Guidance):

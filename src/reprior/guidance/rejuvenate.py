@@ -162,6 +162,8 @@ class RejuvenateGuidance(Guidance):
             s0 = self._level(denoiser, pool[index[:64]], spread, ess * len(pool), power)
             source, pool = pool, self._melt(denoiser, pool[index], s0, precision, power, generator)
             log_w = self.change.log_w(pool, least).cpu()
+            if power < 1:
+                check_mass(log_w.unsqueeze(1))
         inside, outside = pool[torch.isfinite(log_w)], pool[~torch.isfinite(log_w)]
         for _ in range(AGAIN):
             if len(inside) >= n:

@@ -28,7 +28,10 @@ __all__ = ["SUPPORTED", "adapt_sbi", "check_version", "from_sbi", "to_sbi"]
 SUPPORTED = "0.27"
 SHORT_NOISE = 3.0  # the largest noise should exceed the spread of theta this many times
 UNEVEN = 30.0  # scales of theta that one noise level for all parameters can hardly serve
-ALIKE = 1e-9  # p-value below which theta is not drawn from the prior
+MANY_PRIORS = (
+    "build_posterior(prior=q) does not change an NPE, NPSE or FMPE posterior: if you used it, pass the prior of the simulations "
+    "as from_sbi(..., prior=p). Simulations of several rounds do not follow the prior either"
+)
 
 
 def check_version(version: str) -> None:
@@ -78,7 +81,10 @@ def from_sbi(
     theta, x = torch.as_tensor(theta).detach().cpu(), torch.as_tensor(x).detach().cpu().flatten(1)
     if not isinstance(sbi_posterior, VectorFieldPosterior):
         simulations = Simulations.create(theta, x, prior=kept, parameters=parameters)
-        return wrap(sbi_posterior, kept, simulations, simulations.parameters)
+        sampled = wrap(sbi_posterior, kept, simulations, simulations.parameters)
+        if not sampled.likelihood:  # a likelihood or a ratio may be learned from any theta
+            simulations.warn_if_not_drawn(MANY_PRIORS)
+        return sampled
     estimator = sbi_posterior.vector_field_estimator
     sizes = (estimator.input_shape.numel(), estimator.condition_shape.numel())
     if (theta.shape[-1], x.shape[-1]) != sizes:
@@ -88,7 +94,7 @@ def from_sbi(
         )
     missing = "keep" if bool(torch.isnan(x).any()) and _takes_nan(estimator, x) else "drop"
     simulations = Simulations.create(theta, x, prior=kept, parameters=parameters, missing=missing)
-    _check_drawn(simulations, kept)
+    simulations.warn_if_not_drawn(MANY_PRIORS)
     base, theta_scale, x_scale = SbiBase.create(estimator, simulations.theta, simulations.x)
     _check_noise(base, estimator, simulations.theta)
     return Posterior(base, Scales(theta_scale, x_scale), kept, simulations, simulations.parameters)
@@ -146,24 +152,6 @@ def _takes_nan(estimator: Any, x: Tensor) -> bool:
         device = next(estimator.buffers()).device
         code = estimator.embedding_net(row.reshape(-1, *estimator.condition_shape).to(device))
     return bool(torch.isfinite(code).all())
-
-
-def _check_drawn(simulations: Simulations, prior: Any) -> None:
-    """Warns where theta does not look like draws of the prior (a Kolmogorov-Smirnov test for each parameter)."""
-    from scipy.stats import ks_2samp
-
-    draws = priors.sample(prior, 5_000, seed=0)
-    theta = simulations.theta[:5_000]
-    for i, name in enumerate(simulations.parameters):
-        p_value = float(ks_2samp(theta[:, i].numpy(), draws[:, i].numpy()).pvalue)  # pyright: ignore
-        if p_value < ALIKE:
-            warnings.warn(
-                f"{name} of the simulations is not distributed as under the prior of this sbi posterior. "
-                "build_posterior(prior=q) does not change an NPSE or FMPE posterior: if you used it, pass the prior of the "
-                "simulations as from_sbi(..., prior=p). Simulations of several rounds do not follow the prior either",
-                stacklevel=3,
-            )
-            return
 
 
 def _check_noise(base: SbiBase, estimator: Any, theta: Tensor) -> None:

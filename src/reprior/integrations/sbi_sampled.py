@@ -56,6 +56,10 @@ class SampledPosterior:
     likelihood: bool
     sampler: Sampler = field(default=Sampler())
 
+    def __repr__(self) -> str:
+        kept = "no simulations" if self.simulations is None else f"{len(self.simulations):,} simulations"
+        return f"SampledPosterior(p({', '.join(self.parameters)} | x of {self.x_dim}), {type(self.source).__name__}, {kept})"
+
     @property
     def dim(self) -> int:
         """The number d of parameters."""
