@@ -71,7 +71,8 @@ def train(
     missing = "keep" if isinstance(chosen, SimformerSettings) else "drop"
     simulations = Simulations.create(theta, x, prior, parameters, max_bad_fraction, missing)
     simulations.warn_if_not_drawn(
-        "A wrong prior makes every change of prior wrong: pass the one that theta was drawn from"
+        "Pass the prior that theta was drawn from: a wrong one makes every change of prior wrong (simulations that were "
+        "picked by their x are fine)"
     )
     dim = simulations.theta.shape[1]
     if priors.dim_of(prior) != dim:

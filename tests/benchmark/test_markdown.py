@@ -85,4 +85,4 @@ def test_methods_on_the_same_base_stand_in_one_line(tmp_path):
     write_records(tmp_path, "base", [[0.7, 0.8]], metric="c2st_fast", regime="ood")
     write_tables(summarise(tmp_path), tmp_path / "tables")
     text = (tmp_path / "tables" / "same_base.md").read_text()
-    assert "| OUP | - / 0.750 | - / - | - / - | 0.550 / - | - / - |" in text
+    assert "| OUP | boosted trees | - / 0.750 | - / - | - / - | 0.550 / - | - / - |" in text

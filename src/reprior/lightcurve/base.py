@@ -21,6 +21,7 @@ posterior samples with `fold_inclination`.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -187,17 +188,20 @@ def get_base(settings: BaseSettings, folder: str | Path, progress: bool = True) 
         simulate_windows(settings, settings.simulations, settings.seed, progress).save(stored)
     pairs = Simulations.load(stored)
     checkpoint = path.with_suffix(".checkpoint.safetensors")
-    posterior = train(
-        pairs.theta,
-        pairs.x,
-        pairs.prior,
-        settings=settings.network,
-        training=settings.training,
-        seed=settings.seed,
-        parameters=PARAMETERS,
-        checkpoint=checkpoint,
-        progress=progress,
-    )
+    with warnings.catch_warnings():
+        if settings.look is not None:  # picked by x, which leaves p(theta | x) what it is
+            warnings.filterwarnings("ignore", message=".*not distributed as under the prior")
+        posterior = train(
+            pairs.theta,
+            pairs.x,
+            pairs.prior,
+            settings=settings.network,
+            training=settings.training,
+            seed=settings.seed,
+            parameters=PARAMETERS,
+            checkpoint=checkpoint,
+            progress=progress,
+        )
     posterior.save(path, simulations=False)
     for used in (checkpoint, stored):
         used.unlink()
