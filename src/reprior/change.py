@@ -182,7 +182,7 @@ def _checked_callable(target: Callable[[Tensor], Tensor], prior: Any, seed: int)
             f"a callable target prior must map theta of shape (n, d) to (n,); it gave {tuple(value.shape)} for (16, d)"
         )
 
-    followed = _followed(target, theta)
+    followed = priors.followed(target, theta)
 
     def log_q(theta: Tensor) -> Tensor:
         flat = theta.reshape(-1, theta.shape[-1]).float()  # a network in single precision takes no other
@@ -190,16 +190,6 @@ def _checked_callable(target: Callable[[Tensor], Tensor], prior: Any, seed: int)
         return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 
     return log_q
-
-
-def _followed(target: Callable[[Tensor], Tensor], theta: Tensor) -> bool:
-    """Whether the callable takes a tensor that autograd follows; numpy and scipy do not."""
-    with torch.enable_grad():
-        try:
-            target(theta.clone().requires_grad_(True))
-        except (RuntimeError, TypeError):
-            return False
-    return True
 
 
 def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool) -> PriorChange:

@@ -9,7 +9,7 @@ A prior is anything with the two methods of a torch ``Distribution`` of event sh
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,7 +20,7 @@ from torch import distributions as td
 
 from reprior.errors import InputError
 
-__all__ = ["as_prior", "dim_of", "from_dict", "log_prob", "on_cpu", "sample", "seeded", "to_dict"]
+__all__ = ["as_prior", "dim_of", "followed", "from_dict", "log_prob", "on_cpu", "sample", "seeded", "to_dict"]
 
 # The parameters that rebuild each distribution, in the order of its constructor.
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -125,7 +125,7 @@ def as_prior(prior: Any) -> Any:
         return Product(prior)
     if isinstance(prior, td.Distribution):
         if len(prior.event_shape) == 1 and len(prior.batch_shape) == 0:
-            return prior if _followed(prior) else NumpyPrior(prior)
+            return _differentiable(prior)
         if len(prior.event_shape) == 0 and len(prior.batch_shape) == 1:
             return td.Independent(prior, 1)
         if len(prior.event_shape) == 0 and len(prior.batch_shape) == 0:
@@ -137,22 +137,32 @@ def as_prior(prior: Any) -> Any:
     if hasattr(prior, "rvs") and hasattr(prior, "logpdf"):
         return ScipyPrior(prior)
     if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
-        return prior if _followed(prior) else NumpyPrior(prior)
+        return _differentiable(prior)
     raise InputError(
         "a prior is a torch Distribution, a list of them, a frozen scipy distribution, or an object with sample "
         f"and log_prob; got {type(prior).__name__}"
     )
 
 
-def _followed(prior: Any) -> bool:
-    """Whether the log-density takes a tensor that autograd follows."""
+def _differentiable(prior: Any) -> Any:
+    """The prior, or, if its log-density fails under autograd, one that takes what autograd follows."""
     if type(prior).__module__.startswith("torch."):
-        return True
-    theta = sample(prior, 2, seed=0).float()
+        return prior
+    some = sample(prior, 2, seed=0).float()
+    return prior if followed(lambda theta: log_prob(prior, theta), some) else NumpyPrior(prior)
+
+
+def followed(log_density: Callable[[Tensor], Any], theta: Tensor) -> bool:
+    """Whether a log-density takes a tensor that autograd follows; one of numpy or scipy does not.
+
+    Arguments:
+        log_density: the log-density, which works without autograd.
+        theta: parameters to try it on, with shape (n, d).
+    """
     with torch.enable_grad():
         try:
-            log_prob(prior, theta.requires_grad_(True))
-        except RuntimeError:
+            log_density(theta.detach().clone().requires_grad_(True))
+        except (RuntimeError, TypeError):
             return False
     return True
 

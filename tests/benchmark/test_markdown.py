@@ -86,3 +86,9 @@ def test_methods_on_the_same_base_stand_in_one_line(tmp_path):
     write_tables(summarise(tmp_path), tmp_path / "tables")
     text = (tmp_path / "tables" / "same_base.md").read_text()
     assert "| OUP | boosted trees | - / 0.750 | - / - | - / - | 0.550 / - | - / - |" in text
+
+
+def test_a_sampler_that_ran_away_is_told_in_few_digits(tmp_path):
+    write_records(tmp_path, "nre", [[2e9] * 10] * 3, metric="rmse")
+    write_tables(summarise(tmp_path), tmp_path / "tables")
+    assert "2.0e+09 (0.000)" in (tmp_path / "tables" / "rmse.md").read_text()
