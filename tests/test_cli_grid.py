@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from reprior import cli
 from reprior.benchmark import runner
+from reprior.benchmark.bases import BaseSpec, get_base
 from reprior.benchmark.cells import Cell
 from reprior.errors import InputError
 
@@ -82,7 +83,36 @@ def test_bad_options_are_named(tmp_path):
     result = quick(tmp_path, "--preset", "good")
     assert isinstance(result.exception, InputError)
     assert "preset 'good' is unknown" in str(result.exception)
-    assert "no finished cells" in call("table", str(tmp_path)).output
+    empty = call("table", str(tmp_path))
+    assert "no finished cells" in empty.output
+    assert empty.exit_code == 1
+    regime = call("figures", str(tmp_path), "--regime", "far").exception
+    assert "regime 'far' is unknown; allowed: id, ood" in str(regime)
+
+
+def test_a_trial_stays_out_of_the_evidence(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(runner, "run_grid", lambda cells, out, bases, *_: asked.append((str(out), str(bases))) or {})
+    monkeypatch.chdir(tmp_path)
+    call("run", "--quick")
+    call("run", "--method", "base")
+    assert asked == [("out/quick", "out/quick/bases"), ("results", "results/bases")]
+
+
+def test_records_of_another_base_are_not_taken_for_done(tmp_path):
+    assert quick(tmp_path, "--method", "base").exit_code == 0
+    path = tmp_path / "bases" / "oup-id-mlp-best-quick.safetensors"
+    path.unlink()
+    get_base(BaseSpec("oup", "ood", quick=True), tmp_path, progress=False)
+    (tmp_path / "oup-ood-mlp-best-quick.safetensors").rename(path)
+    told = str(quick(tmp_path, "--method", "base").exception)
+    assert "oup-id-mlp-best-quick-base-run0-1x500-seed20000" in told
+    assert "stands on another base" in told
+
+
+def test_a_folder_that_cannot_be_is_said_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert "cannot be a folder for the results" in str(quick(tmp_path / "file").exception)
 
 
 def test_evidence_writes_its_table(tmp_path):

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from reprior import benchmark
 from reprior.benchmark import EVALUATION_SEED
+from reprior.errors import InputError
 
 console = Console()
 
@@ -38,10 +39,13 @@ def run(
     fast: Annotated[bool, typer.Option(help="Leave out the random-forest C2ST.")] = False,
     workers: Annotated[int, typer.Option(help="Processes, one torch thread each.")] = 2,
     scheduler: Annotated[str, typer.Option(help="Address of a Dask scheduler, instead of local processes.")] = "",
-    bases: Annotated[Path, typer.Option(help="Folder of the bases (trained where missing).")] = Path("results/bases"),
-    out: Annotated[Path, typer.Option(help="Folder for the results.")] = Path("results"),
+    bases: Annotated[
+        Path | None, typer.Option(help="Folder of the bases, trained where missing; results/bases (out/quick/bases).")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; results (out/quick).")] = None,
 ) -> None:
     """Run the benchmark's cells that are not done; a killed run goes on where it stopped."""
+    from reprior.benchmark.cells import refuse_stale
     from reprior.benchmark.grid import Plan
     from reprior.benchmark.runner import cluster_executor, local_executor, run_grid
 
@@ -59,13 +63,17 @@ def run(
         slow=not fast,
     )
     plan = plan.quick() if quick else plan
+    out = out or Path("out/quick" if quick else "results")
+    bases = bases or Path("out/quick/bases" if quick else "results/bases")
+    cells = plan.cells()
+    refuse_stale(cells, out, bases)
     executor = partial(cluster_executor, scheduler) if scheduler else partial(local_executor, workers)
     try:
-        errors = run_grid(plan.cells(), out, bases, executor, console)
+        errors = run_grid(cells, out, bases, executor, console)
     except KeyboardInterrupt:
         console.print("stopped; what is done is kept, and the same command goes on from here")
         raise typer.Exit(130) from None
-    table(out, None, seed)
+    show_tables(out, None, seed)
     report(errors)
 
 
@@ -75,6 +83,12 @@ def table(
     seed: Seed = EVALUATION_SEED,
 ) -> None:
     """Show every table beside the paper's numbers; write results.csv and tables/*.md (named by the seed if it is another)."""
+    if not show_tables(out, page, seed):
+        raise typer.Exit(1)
+
+
+def show_tables(out: Path, page: Path | None, seed: int) -> bool:
+    """Writes and shows the tables; returns whether there is anything in them."""
     from rich.markdown import Markdown
 
     from reprior.benchmark.markdown import fill, write_tables
@@ -83,8 +97,8 @@ def table(
 
     rows: list[dict[str, Any]] = summarise(out, seed)
     if not rows:
-        console.print(f"no finished cells of seed {seed} in {out / 'cells'}")
-        return
+        console.print(f"no finished cells of seed {seed} in {out / 'cells'}", style="red")
+        return False
     tail = "" if seed == EVALUATION_SEED else f"-seed{seed}"
     write_rows(rows, out / f"results{tail}.csv", digits=4)
     for path in write_tables(rows, out / f"tables{tail}", refusals(out, seed)):
@@ -92,6 +106,7 @@ def table(
         console.print(f"written: {path}\n")
     if page is not None:
         console.print(f"filled into {page}: {', '.join(fill(page, out / f'tables{tail}'))}")
+    return True
 
 
 def figures(
@@ -105,13 +120,16 @@ def figures(
 
     from reprior.benchmark.bases import BaseSpec, one_thread
     from reprior.benchmark.figures import draw_bands, draw_c2st, draw_corner
+    from reprior.benchmark.presets import REGIMES
     from reprior.benchmark.tables import summarise
 
+    if regime not in REGIMES:
+        raise InputError(f"regime {regime!r} is unknown; allowed: {', '.join(REGIMES)}")
     matplotlib.use("Agg")
     one_thread()
     paths = [draw_c2st(summarise(out), out), *draw_bands(out)]
     for name in corner:
-        if (bases / f"{BaseSpec(name, regime).name}.safetensors").exists():
+        if BaseSpec(name, regime).path(bases).exists():
             paths.append(draw_corner(name, regime, out, bases))
         else:
             console.print(f"no corner plot of {name}: there is no base for it in {bases}")

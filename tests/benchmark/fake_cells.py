@@ -13,7 +13,7 @@ from reprior.benchmark.records import write_once
 
 @dataclass(frozen=True)
 class FakeCell:
-    """Does `what`: "work" waits and writes; "fail" raises; "die" kills its process, the first time."""
+    """Does `what`: "work" waits and writes; "fail" raises; "die" kills its process, the first time; "kill" always."""
 
     number: int
     what: str = "work"
@@ -42,7 +42,7 @@ class FakeCell:
         (starts / str(os.getpid())).touch()
         if self.what == "fail":
             raise ZeroDivisionError(f"{self.name} divides by zero")
-        if self.what == "die" and first:
+        if self.what == "kill" or (self.what == "die" and first):
             os._exit(9)
         time.sleep(self.seconds)
         path = folder / "cells" / f"{self.name}.json"

@@ -53,6 +53,21 @@ def test_a_done_cell_is_left_alone_and_a_missing_metric_is_added(folder):
     assert [row["rmse"] for row in new] == [row["rmse"] for row in old]  # the same seeds, the same samples
 
 
+def test_a_record_with_all_metrics_is_not_replaced_by_one_that_came_later(tmp_path, monkeypatch):
+    fast = small("base")
+    slow = Cell(**{**vars(fast), "slow": True})
+
+    def measured(self, folder, bases):
+        if not self.slow:  # while this one was at work, another process finished the other
+            slow.execute(folder, bases)
+        rows = [{"observation": 0, "c2st_fast": 0.5} | ({"c2st": 0.5} if self.slow else {})]
+        return {"base": "", "why": "", "chosen": "none", "adapt_seconds": 0.0, "rows": rows}
+
+    monkeypatch.setattr(Cell, "_measure", measured)
+    fast.execute(tmp_path, tmp_path)
+    assert slow.done(tmp_path)
+
+
 def test_a_method_that_refuses_says_why(folder):
     # The change of Two Moons ID is correlated: it needs a base with full noise, and this one has one level per parameter.
     record = json.loads(small("transport").execute(folder, folder / "bases").read_text())
@@ -102,7 +117,13 @@ def test_samples_that_are_not_finite_give_nan():
 def test_bad_cells_are_refused():
     with pytest.raises(InputError, match="method 'magic' is unknown"):
         Cell("oup", "id", "magic")
+    with pytest.raises(InputError, match="method 'none' is unknown; allowed: base"):
+        Cell("oup", "id", "none")  # one name for one thing
     with pytest.raises(InputError, match="samples >= 100"):
         Cell("oup", "id", "nre", samples=10)
+    with pytest.raises(InputError, match="1 to 999 observations"):
+        Cell("oup", "id", "nre", observations=1_000)  # its seeds would be those of the next run
+    with pytest.raises(InputError, match="seed >= 0; got 10, 5000 and -1"):
+        Cell("oup", "id", "nre", seed=-1)
     with pytest.raises(InputError, match="preset paper stands on network='simformer'; got 'mlp'"):
         _ = Cell("oup", "id", "nre", preset="paper").name

@@ -45,6 +45,12 @@ def test_the_quick_version_has_all_ten_in_one_observation_and_one_run():
     assert not {c.name for c in cells} & {c.name for c in Plan().cells()}  # never mistaken for a result
 
 
+def test_the_quick_version_has_the_methods_that_are_asked_for():
+    cells = Plan(tasks=("oup",), methods=("nre",)).quick().cells()
+    assert {c.method for c in cells if isinstance(c, Cell)} == {"nre"}
+    assert {c.method for c in cells if isinstance(c, PredictCell)} == {"nre", "exact"}
+
+
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -53,6 +59,11 @@ def test_the_quick_version_has_all_ten_in_one_observation_and_one_run():
         ({"regimes": ("far",)}, "regime 'far' is unknown; allowed: id, ood"),
         ({"parts": ("prior",)}, "part 'prior' is unknown"),
         ({"runs": 0}, "runs must be at least 1; got 0"),
+        ({"seed": -1}, "seed >= 0"),
+        ({"methods": ("nre", "nre")}, "method is named twice: nre, nre"),
+        ({"tasks": ("oup", "oup")}, "task is named twice"),
+        ({"tasks": ("two_moons",), "parts": ("predictive",)}, "nothing to run for task two_moons, .*part predictive"),
+        ({"tasks": ("slcp",), "methods": ("analytic",)}, "nothing to run for task slcp, method analytic"),
     ],
 )
 def test_what_is_unknown_is_named(wrong, told):

@@ -6,15 +6,19 @@ import json
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from reprior.benchmark import records
+from reprior.benchmark.tables import summarise
+from reprior.errors import FileFormatError
 
 
 def test_of_many_writers_exactly_one_wins(tmp_path):
     path = tmp_path / "cells" / "a.json"
     with ThreadPoolExecutor(8) as pool:
-        wrote = list(pool.map(lambda i: records.write_once(path, {"writer": i, "fill": "x" * 10_000}), range(16)))
+        wrote = list(pool.map(lambda i: records.write_once(path, {"cell": i, "commit": "x" * 10_000}), range(16)))
     assert sum(wrote) == 1
-    assert records.read_record(path)["writer"] == wrote.index(True)
+    assert records.read_record(path)["cell"] == wrote.index(True)
     assert [p.name for p in path.parent.iterdir()] == ["a.json"]
 
 
@@ -23,6 +27,17 @@ def test_a_second_write_changes_nothing(tmp_path):
     assert records.write_once(path, {"value": 1})
     assert not records.write_once(path, {"value": 2})
     assert json.loads(path.read_text()) == {"value": 1}
+
+
+@pytest.mark.parametrize("text", ['{"cell": {', '{"hello": 1}', "[1, 2]", ""])
+def test_what_is_no_record_is_named(tmp_path, text):
+    path = tmp_path / "cells" / "a.json"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(FileFormatError, match=r"a\.json is no record of the benchmark"):
+        records.read_record(path)
+    with pytest.raises(FileFormatError, match=r"a\.json is no record of the benchmark"):
+        summarise(tmp_path)
 
 
 def test_commit_names_this_checkout():

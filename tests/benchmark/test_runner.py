@@ -92,6 +92,22 @@ def test_a_worker_process_that_dies_loses_nothing(tmp_path):
     assert len(starts_of(tmp_path, cells[1])) == 2
 
 
+def test_a_cell_that_always_kills_its_process_costs_no_other(tmp_path):
+    cells = [FakeCell(0, "kill"), *(FakeCell(i) for i in range(1, 8))]
+    errors = run_grid(cells, tmp_path, tmp_path, partial(local_executor, 2), quiet())
+    assert list(errors) == ["cell0"]
+    assert "its worker process died" in errors["cell0"]
+    assert set(records(tmp_path)) == {f"cell{i}" for i in range(1, 8)}
+
+
+def test_a_machine_on_which_every_process_dies_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "POOLS", 2)
+    cells = [FakeCell(i, "kill") for i in range(20)]
+    errors = run_grid(cells, tmp_path, tmp_path, partial(local_executor, 1), quiet())
+    assert len(errors) == 20
+    assert "2 pools of worker processes in a row died" in errors["cell19"]
+
+
 def test_a_dask_cluster_loses_and_doubles_nothing_when_a_worker_is_killed(tmp_path):
     distributed = pytest.importorskip("distributed")
     cells = [FakeCell(i, seconds=1.0 if i < 2 else 0.2) for i in range(10)]

@@ -46,6 +46,15 @@ def test_the_best_group_is_paired_by_observation_and_leaves_references_out(tmp_p
     assert find(rows, "sir")["in_best_group"] == 0  # the lowest, and outside the ranking
 
 
+def test_a_trial_of_another_size_does_not_take_the_place_of_the_papers(tmp_path):
+    for method, gap in (("auto", 0.0), ("nre", 0.001)):
+        write_records(tmp_path, method, [list(OBSERVED + gap)])
+    write_records(tmp_path, "auto", [[0.9] * 11], samples=100)
+    rows = summarise(tmp_path)
+    assert (find(rows, "auto")["observations"], find(rows, "auto")["samples"]) == (10, 5_000)
+    assert find(rows, "auto")["in_best_group"] == 1
+
+
 def test_presets_networks_and_counts_are_not_mixed(tmp_path):
     write_records(tmp_path, "nre", [list(OBSERVED)])
     write_records(tmp_path, "nre", [list(OBSERVED - 0.1)], preset="paper", network="simformer")

@@ -110,6 +110,10 @@ class BaseSpec:
         tail = ("" if self.steps == 0 else f"-{self.steps}") + ("-quick" if self.quick else "")
         return f"{self.task}-{self.regime}-{self.network}-{self.preset}{tail}"
 
+    def path(self, folder: str | Path) -> Path:
+        """Where its file is, or goes."""
+        return Path(folder) / f"{self.name}.safetensors"
+
     def settings(self) -> tuple[Any, Training, Sampler]:
         """Network settings (None for the network's defaults), training settings and sampler."""
         sampler = PAPER_SAMPLER if self.preset == "paper" else Sampler()
@@ -141,7 +145,7 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
 
     A killed training goes on from its checkpoint, which is removed when the base is written.
     """
-    path = Path(folder) / f"{spec.name}.safetensors"
+    path = spec.path(folder)
     network, training, sampler = spec.settings()
     theta, x = simulations_of(spec)
     if path.exists():
@@ -175,7 +179,7 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
 
 def mark_of(spec: BaseSpec, folder: str | Path) -> str:
     """What tells a base from another one of the same name: the start of its file's digest."""
-    return files.digest_of(Path(folder) / spec.name)[:12]
+    return files.digest_of(spec.path(folder))[:12]
 
 
 def one_thread() -> None:

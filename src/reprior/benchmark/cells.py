@@ -7,6 +7,7 @@ exact posterior under the target prior. A cell whose record exists, with all tha
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +25,11 @@ from reprior.errors import InputError, RefusedError
 from reprior.guidance.methods import METHODS
 from reprior.trainer import fingerprint_of
 
-__all__ = ["METRICS", "Cell", "reference_of", "run_seed"]
+__all__ = ["METRICS", "Cell", "check_cell", "reference_of", "refuse_stale", "run_seed"]
 
 # The first four are the paper's; the rest are ours.
 METRICS = ("c2st", "mmd", "sliced_w2", "rmse", "c2st_fast")
+RUN_SEEDS = 1_000  # seeds that a run has for itself
 
 
 @dataclass(frozen=True)
@@ -63,10 +65,7 @@ class Cell:
     quick: bool = False
 
     def __post_init__(self) -> None:
-        if self.method != "base" and self.method not in METHODS:
-            raise InputError(f"method {self.method!r} is unknown; allowed: base, {', '.join(METHODS)}")
-        if self.observations < 1 or self.samples < 100:
-            raise InputError(f"a cell needs observations >= 1 and samples >= 100; got {self}")
+        check_cell(self, ("base",))
 
     @property
     def base(self) -> BaseSpec:
@@ -107,8 +106,9 @@ class Cell:
             result |= self._measure(folder, bases)
         except RefusedError as error:  # the method cannot make this change, and its record says so
             result |= {"refused": str(error), "rows": []}
-        # It takes the place of a record without the slow metrics.
-        write_once(path, {**result, "seconds": time.monotonic() - began}, replace=path.exists())
+        # It takes the place of a record without the slow metrics, and of no other.
+        replace = path.exists() and not self.done(folder)
+        write_once(path, {**result, "seconds": time.monotonic() - began}, replace=replace)
         return path
 
     def _measure(self, folder: Path, bases: Path) -> dict[str, Any]:
@@ -133,9 +133,51 @@ class Cell:
         return {"base": mark_of(self.base, bases), **made, "rows": rows}
 
 
+def check_cell(cell: Any, more: tuple[str, ...]) -> None:
+    """Checks the attributes that all cells have.
+
+    Arguments:
+        cell: the cell.
+        more: what its method may be, beside the methods of the library.
+    """
+    allowed = (*more, *(m for m in METHODS if m != "none"))  # no change is called base here
+    if cell.method not in allowed:
+        raise InputError(f"method {cell.method!r} is unknown; allowed: {', '.join(allowed)}")
+    if not 1 <= cell.observations < RUN_SEEDS or cell.samples < 100 or cell.seed < 0:
+        raise InputError(
+            f"a cell needs 1 to {RUN_SEEDS - 1} observations, samples >= 100 and seed >= 0; got {cell.observations}, "
+            f"{cell.samples} and {cell.seed}"
+        )
+
+
+def refuse_stale(cells: Sequence[Any], folder: Path, bases: Path) -> None:
+    """Refuses to go on where records stand on other bases than those in the folder of bases.
+
+    Arguments:
+        cells: what is to be run.
+        folder: where results are.
+        bases: where base posteriors are.
+    """
+    marks = {spec: mark_of(spec, bases) for spec in {c.base for c in cells} if spec and spec.path(bases).exists()}
+    stale = []
+    for cell in cells:
+        if cell.base in marks and cell.record(folder).exists():
+            mark = read_record(cell.record(folder)).get("base", "")
+            stale += [cell.name] if mark and mark != marks[cell.base] else []
+    if stale:
+        more = f" and {len(stale) - 1} more" if len(stale) > 1 else ""
+        raise InputError(
+            f"the record of {stale[0]}{more} in {folder / 'cells'} stands on another base than the one in {bases}. Remove "
+            "such records to run them again, or take another folder"
+        )
+
+
 def run_seed(run: int) -> int:
-    """The seed of a run: of the change of prior; k above it, of the samples for observation k."""
-    return 1_000 * run + 1
+    """The seed of a run: of the change of prior; k above it, of the samples for observation k.
+
+    It is the same for all methods (common random numbers), so that their differences are paired in the samples too.
+    """
+    return RUN_SEEDS * run + 1
 
 
 def reference_of(task: str, regime: str, seed: int, k: int, samples: int, x: Tensor, folder: Path) -> Tensor:

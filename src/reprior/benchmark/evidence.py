@@ -67,6 +67,10 @@ class EvidenceCell:
     seed: int = EVALUATION_SEED
     preset: str = "exact"
 
+    def __post_init__(self) -> None:
+        if self.observations < 1:
+            raise InputError(f"a case needs observations >= 1; got {self.observations}")
+
     @property
     def base(self) -> None:
         """No base is needed."""

@@ -60,13 +60,22 @@ class Plan:
             for value in values:
                 if value not in allowed:
                     raise InputError(f"{name} {value!r} is unknown; allowed: {', '.join(allowed)}")
+            if len(set(values)) < len(values):
+                raise InputError(f"{name} is named twice: {', '.join(values)}")
+        if len(set(self.methods)) < len(self.methods):
+            raise InputError(f"method is named twice: {', '.join(self.methods)}")
         if self.runs < 1:
             raise InputError(f"runs must be at least 1; got {self.runs}")
+        if not self.cells():
+            asked = f"{', '.join(self.tasks)}, method {', '.join(self.methods) or 'any'}, part {', '.join(self.parts)}"
+            raise InputError(
+                f"there is nothing to run for task {asked}: predictions are for {', '.join(SERIES)}, and `analytic` is for "
+                "gaussian_linear"
+            )
 
     def quick(self) -> Plan:
         """The smallest version of this plan: 1 observation, 1 run, 500 samples, few methods."""
-        methods = self.methods or QUICK_METHODS
-        return replace(self, methods=methods, observations=1, runs=1, samples=500, smallest=True)
+        return replace(self, observations=1, runs=1, samples=500, smallest=True)
 
     def cells(self) -> list[Cell | PredictCell]:
         """The cells, in the order in which they are run."""
@@ -75,13 +84,14 @@ class Plan:
         ]
 
     def _of(self, task: str, regime: str, run: int) -> list[Cell | PredictCell]:
-        methods = methods_of(self.preset, task, self.methods)
+        methods = methods_of(self.preset, task, self.methods or (QUICK_METHODS if self.smallest else ()))
         shared = {"observations": self.observations, "samples": self.samples, "seed": self.seed, "quick": self.smallest}
         cells: list[Cell | PredictCell] = []
         if "posterior" in self.parts:
             network = "simformer" if self.preset == "paper" else self.network
             cells += [Cell(task, regime, m, self.preset, network, run, slow=self.slow, **shared) for m in methods]
         if "predictive" in self.parts and task in SERIES:
-            predicted = dict.fromkeys([*(QUICK_PREDICT if self.smallest else methods), EXACT])  # asked for or not, once
+            some = QUICK_PREDICT if self.smallest and not self.methods else methods
+            predicted = dict.fromkeys([*some, EXACT])  # asked for or not, once
             cells += [PredictCell(task, regime, m, self.preset, run, **shared) for m in predicted]
         return cells

@@ -23,11 +23,10 @@ from reprior import metrics, tasks
 from reprior.adapted import adapt
 from reprior.benchmark import EVALUATION_SEED
 from reprior.benchmark.bases import BaseSpec, get_base, mark_of
-from reprior.benchmark.cells import run_seed
+from reprior.benchmark.cells import check_cell, run_seed
 from reprior.benchmark.presets import SERIES, method_settings
 from reprior.benchmark.records import commit, write_once
 from reprior.errors import InputError, RefusedError
-from reprior.guidance.methods import METHODS
 
 __all__ = ["EXACT", "PREDICT_METRICS", "PredictCell", "first_third"]
 
@@ -73,10 +72,7 @@ class PredictCell:
     def __post_init__(self) -> None:
         if self.task not in SERIES:
             raise InputError(f"task {self.task!r} has no series to predict; allowed: {', '.join(SERIES)}")
-        if self.method not in ("base", EXACT) and self.method not in METHODS:
-            raise InputError(f"method {self.method!r} is unknown; allowed: base, {EXACT}, {', '.join(METHODS)}")
-        if self.observations < 1 or self.samples < 100:
-            raise InputError(f"a cell needs observations >= 1 and samples >= 100; got {self}")
+        check_cell(self, ("base", EXACT))
 
     @property
     def base(self) -> BaseSpec | None:

@@ -13,6 +13,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from reprior.errors import FileFormatError
+
 __all__ = ["commit", "read_record", "write_once"]
 
 
@@ -35,7 +37,17 @@ def write_once(path: Path, data: Any, replace: bool = False) -> bool:
 
 def read_record(path: Path) -> dict[str, Any]:
     """A cell's record."""
-    return json.loads(path.read_text())
+    try:
+        record = json.loads(path.read_text())
+    except ValueError as error:  # no JSON, or no text
+        raise FileFormatError(
+            f"{path} is no record of the benchmark: {error}. Remove it to run its cell again"
+        ) from None
+    if not isinstance(record, dict) or not {"cell", "commit"} <= set(record):
+        raise FileFormatError(
+            f"{path} is no record of the benchmark: it names no cell or no commit. Move it out of the folder"
+        )
+    return record
 
 
 def commit() -> str:

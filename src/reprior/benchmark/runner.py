@@ -3,7 +3,9 @@
 Each cell writes its own record once, so a killed run goes on where it stopped and nothing is counted twice. A base that
 is missing is trained first, by one worker; the cells that stand on it follow, while other cells run. An error in a cell
 (or in a base) costs that cell (the cells of that base) and no other; a worker process that dies costs nothing: Dask
-hands its cell to another worker, and a broken process pool is made anew.
+hands its cell to another worker, and a broken process pool is made anew. From then on no more jobs are handed out than
+there are workers; those that were at work when a pool broke come last and alone, and one that breaks its pool alone has
+failed.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from reprior.errors import InputError
 
 __all__ = ["GridCell", "cluster_executor", "local_executor", "run_grid"]
 
-POOLS = 4  # process pools that are tried, one after another, before a run gives up
+POOLS = 6  # process pools in a row that break with no job finished, before a run gives up
 
 
 class GridCell(Protocol):
@@ -106,79 +108,135 @@ def run_grid(
     """
     console = console or Console()
     folder, bases = Path(folder).resolve(), Path(bases).resolve()
+    for needed in (folder, bases):
+        try:
+            needed.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{needed} cannot be a folder for the results: {error}") from None
     before = {c.name for c in cells if c.done(folder)}
     todo = {c.name: c for c in cells if c.name not in before}
     console.print(f"{len(cells)} cells, {len(before)} done before")
     errors: dict[str, str] = {}
-    for attempt in range(POOLS):
-        left = [c for name, c in todo.items() if name not in errors and not c.done(folder)]
-        if not left:
-            break
+    suspects: set[str] = set()
+    broken = in_vain = 0
+    while left := [c for name, c in todo.items() if name not in errors and not c.done(folder)]:
+        if in_vain == POOLS:
+            why = f"{POOLS} pools of worker processes in a row died with no job finished"
+            return errors | dict.fromkeys((c.name for c in left), why)
         with executor() as (pool, workers):
             done = {c.name for c in cells if c.done(folder)}
             with Progress(cells, done, workers, console) as progress:
-                errors |= _Round(left, folder, bases, pool, progress).run(last=attempt == POOLS - 1)
+                work = _Round(left, folder, bases, pool, progress, suspects, workers if broken else 0)
+                errors |= work.run()
+        broken += work.broken
+        in_vain = in_vain + 1 if work.broken and work.finished == 0 else 0
     return errors
 
 
-class _Round:
-    """One executor's work, until all is done or the executor breaks."""
+Job = Any  # a cell, or the BaseSpec of a base that is missing
 
-    def __init__(self, cells: list[Any], folder: Path, bases: Path, pool: Executor, progress: Progress):
+
+class _Round:
+    """One executor's work, until all is done or the executor breaks.
+
+    Arguments:
+        cells: what is to be done.
+        folder: where results go.
+        bases: where base posteriors are, or go.
+        pool: the executor.
+        progress: what is shown.
+        suspects: names of jobs that were at work when an executor broke; added to here.
+        most: how many jobs are handed out at once; 0 for all.
+    """
+
+    def __init__(
+        self,
+        cells: list[Any],
+        folder: Path,
+        bases: Path,
+        pool: Executor,
+        progress: Progress,
+        suspects: set[str],
+        most: int,
+    ):
         self.folder, self.bases, self.pool, self.progress = folder, bases, pool, progress
+        self.suspects, self.most = suspects, most
         self.waiting: dict[BaseSpec, list[Any]] = defaultdict(list)
-        self.futures: dict[Future, Any] = {}
+        self.futures: dict[Future, Job] = {}
         self.errors: dict[str, str] = {}
-        self.ready: list[Any] = []
+        self.finished, self.broken = 0, False
+        ready: list[Job] = []
         for cell in cells:
             spec: BaseSpec | None = cell.base
-            if spec is None or (bases / f"{spec.name}.safetensors").exists():
-                self.ready.append(cell)
+            if spec is None or spec.path(bases).exists():
+                ready.append(cell)
             else:
                 self.waiting[spec].append(cell)
+        self.queue: list[Job] = [*self.waiting, *ready]
 
-    def run(self, last: bool) -> dict[str, str]:
-        """Runs everything; on a broken pool it returns early, or with an error for each open cell if it is the last."""
+    def run(self) -> dict[str, str]:
+        """Runs everything, and returns the errors by the name of the cell; it returns early where the pool breaks."""
         try:
-            for spec in self.waiting:
-                self.progress.base(spec.name, "training")
-                self.futures[self.pool.submit(_make_base, spec, self.bases)] = spec
-            for cell in self.ready:
-                self._submit(cell)
+            self._hand_out()
             while self.futures:
                 finished, _ = wait(self.futures, return_when=FIRST_COMPLETED)
                 for future in finished:
-                    self._take(self.futures.pop(future), future)
+                    self._take(future)
+                self._hand_out()
         except BrokenProcessPool as error:
-            if last:
-                cells = [*self.ready, *(c for group in self.waiting.values() for c in group)]
-                left = [c.name for c in cells if c.name not in self.errors and not c.done(self.folder)]
-                self.errors |= dict.fromkeys(left, f"worker processes kept dying: {error}")
+            self.broken = True
+            self._accuse(error)
         return self.errors
 
-    def _submit(self, cell: Any) -> None:
-        self.futures[self.pool.submit(_execute, cell, self.folder, self.bases)] = cell
+    def _hand_out(self) -> None:
+        """Hands out as many jobs as may be at work: those under suspicion last, and alone."""
+        self.queue.sort(key=lambda job: job.name in self.suspects)  # stable
+        while self.queue and not (self.most and len(self.futures) >= self.most):
+            job = self.queue[0]
+            alone = job.name in self.suspects
+            if alone and self.futures:
+                return
+            if isinstance(job, BaseSpec):
+                self.progress.base(job.name, "training")
+                future = self.pool.submit(_make_base, job, self.bases)
+            else:
+                future = self.pool.submit(_execute, job, self.folder, self.bases)
+            self.futures[future] = self.queue.pop(0)
+            if alone:
+                return
 
-    def _take(self, what: Any, future: Future) -> None:
+    def _accuse(self, error: BaseException) -> None:
+        """Who broke the pool: a job that was alone; else all that were at work are under suspicion."""
+        if not self.most:  # all were handed out: no telling
+            return
+        at_work = [job for future, job in self.futures.items() if not future.done() or future.exception() is not None]
+        if len(at_work) == 1 and at_work[0].name in self.suspects:
+            self._fail(at_work[0], error, "its worker process died: ")
+        self.suspects.update(job.name for job in at_work)
+
+    def _take(self, future: Future) -> None:
         error = future.exception()
         if isinstance(error, BrokenProcessPool):
             raise error
-        if isinstance(what, BaseSpec):
-            self.progress.base(what.name, "ready" if error is None else "failed")
-            for cell in self.waiting.pop(what):
-                if error is None:
-                    self.ready.append(cell)
-                    self._submit(cell)
-                else:
-                    self._fail(cell.name, error, "its base was not trained: ")
-        elif error is not None:
-            self._fail(what.name, error)
+        job = self.futures.pop(future)
+        if error is not None:
+            self._fail(job, error)
+            return
+        self.finished += 1
+        if isinstance(job, BaseSpec):
+            self.progress.base(job.name, "ready")
+            self.queue += self.waiting.pop(job)
         else:
-            self.progress.finished(what.name, future.result())
+            self.progress.finished(job.name, future.result())
 
-    def _fail(self, name: str, error: BaseException, before: str = "") -> None:
-        self.errors[name] = before + "".join(traceback.format_exception(error))
-        self.progress.failed(name, f"{before}{type(error).__name__}: {error}")
+    def _fail(self, job: Job, error: BaseException, before: str = "") -> None:
+        cells = [job]
+        if isinstance(job, BaseSpec):
+            self.progress.base(job.name, "failed")
+            cells, before = self.waiting.pop(job), f"its base was not trained: {before}"
+        for cell in cells:
+            self.errors[cell.name] = before + "".join(traceback.format_exception(error))
+            self.progress.failed(cell.name, f"{before}{type(error).__name__}: {error}")
 
 
 def _make_base(spec: BaseSpec, folder: Path) -> None:

@@ -2,9 +2,9 @@
 
 `results.csv` has one row per task, regime, preset, network, method and metric, with the number of observations and runs
 it rests on, its seed and the commits it was made at. Rows are made of the records of one seed; where a method has
-several counts of observations or samples, the largest. Methods are ranked within one task, regime, preset and network,
-by the runs that all of them have, and only those with the most observations and samples; reference rows (sir, analytic,
-exact) stay outside.
+several counts of observations and samples, the paper's, else the largest. Methods are ranked within one task, regime,
+preset and network, by the runs that all of them have, and only those with the first of these counts; reference rows (sir,
+analytic, exact) stay outside.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import numpy as np
 from reprior import metrics
 from reprior.benchmark import EVALUATION_SEED
 from reprior.benchmark.cells import METRICS
+from reprior.benchmark.paper import PAPER_OBSERVATIONS, PAPER_SAMPLES
 from reprior.benchmark.predictive import EXACT, PREDICT_METRICS
 from reprior.benchmark.records import read_record
 
@@ -52,8 +53,9 @@ class _Entry:
     refused: str = ""
 
     @property
-    def size(self) -> tuple[int, int]:
-        return self.observations, self.samples
+    def size(self) -> tuple[bool, int, int]:
+        """How much it rests on: the paper's counts come before any other, then the larger ones."""
+        return _size(self.observations, self.samples)
 
     def runs(self, metric: str) -> dict[int, np.ndarray]:
         """The values of a metric over observations, for each run that has measured it."""
@@ -62,7 +64,7 @@ class _Entry:
 
 
 def _entries(folder: str | Path, seed: int) -> dict[Place, _Entry]:
-    """The records of one seed: those with the most observations, then samples, of each place."""
+    """The records of one seed: those of the paper's size, else with the most observations, then samples, of each place."""
     found: dict[tuple[Place, int, int], _Entry] = {}
     for path in sorted((Path(folder) / "cells").glob("*.json")):
         record = read_record(path)
@@ -80,7 +82,11 @@ def _entries(folder: str | Path, seed: int) -> dict[Place, _Entry]:
         else:
             entry.rows[c["run"]] = record["rows"]
             entry.chosen.add(record["chosen"])
-    return {place: entry for (place, *_), entry in sorted(found.items(), key=lambda item: item[0])}
+    return {place: entry for (place, *_), entry in sorted(found.items(), key=lambda item: (item[0][0], item[1].size))}
+
+
+def _size(observations: int, samples: int) -> tuple[bool, int, int]:
+    return (observations, samples) == (PAPER_OBSERVATIONS, PAPER_SAMPLES), observations, samples
 
 
 def summarise(folder: str | Path, seed: int = EVALUATION_SEED) -> list[dict[str, Any]]:
@@ -125,7 +131,7 @@ def _best(entries: dict[str, _Entry], metric: str) -> set[Hashable]:
 
 
 def _ranked(entries: dict[str, _Entry], metric: str) -> dict[str, dict[int, np.ndarray]]:
-    """The runs of each method that takes part in the ranking: all with the most observations and samples."""
+    """The runs of each method that takes part in the ranking: all of the first size."""
     measured = {m: e for m, e in entries.items() if m not in UNRANKED and e.runs(metric)}
     most = max((e.size for e in measured.values()), default=None)
     return {method: entry.runs(metric) for method, entry in measured.items() if entry.size == most}
