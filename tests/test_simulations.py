@@ -199,6 +199,21 @@ def test_robust_standardizer_finds_the_gaussian_under_heavy_tails():
     assert Standardizer.fit(values).scale.item() > 1e5
 
 
+@pytest.mark.parametrize("robust", [False, True])
+def test_columns_that_are_compared_share_one_shift_and_scale(robust):
+    values = torch.randn(400, 3, generator=torch.Generator().manual_seed(4)) * torch.tensor([1.0, 2, 5]) + torch.tensor(
+        [0.0, 1, 9]
+    )
+    values[3, 1] = math.nan
+    pooled = Standardizer.fit(values, robust=robust, pooled=True)
+    flat = Standardizer.fit(values.reshape(-1, 1), robust=robust)
+    assert torch.equal(pooled.shift, flat.shift.expand(3))
+    assert torch.equal(pooled.scale, flat.scale.expand(3))
+    kept = values[4:]  # the order within a row is kept
+    assert torch.equal(pooled.forward(kept).argsort(1), kept.argsort(1))
+    torch.testing.assert_close(pooled.inverse(pooled.forward(kept)), kept)
+
+
 def test_quantiles_agree_with_numpy_and_leave_nan_out():
     generator = torch.Generator().manual_seed(2)
     values = torch.randn(501, 4, generator=generator).exp()

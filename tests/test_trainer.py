@@ -180,6 +180,16 @@ def test_what_cannot_be_trained_is_refused():
         train(theta[:1], x[:1], PRIOR, settings=TINY, progress=False)
 
 
+def test_entries_that_an_embedding_compares_are_standardised_alike():
+    prior = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
+    theta = prior.sample((300,))
+    x = theta[:, :1] + torch.arange(6.0) * torch.randn(300, 6, generator=torch.Generator().manual_seed(1))
+    for kind, alike in (("peak", True), ("dense", False)):
+        settings = MLPSettings(width=8, blocks=1, embedding=Embedding(kind=kind, width=8, features=4, item=2))
+        posterior = train(theta, x, prior, settings=settings, training=Training(steps=4), progress=False)
+        assert bool((posterior.scales.x.scale == posterior.scales.x.scale[0]).all()) == alike
+
+
 def test_held_out_rows_are_kept_apart():
     held_out, kept = split_rows(100, 0.05, seed=3)
     assert len(held_out) == 5

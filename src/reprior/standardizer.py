@@ -1,6 +1,6 @@
 """The standardisation of theta and x.
 
-`Standardizer` maps values to unit scale, u = (v - shift) / scale, one shift and scale per column. Plain: mean
+`Standardizer` maps values to unit scale, u = (v - shift) / scale, one shift and scale per column (or for all of them, where columns are compared). Plain: mean
 and standard deviation. Robust: median and half the central 68.3 % range, which equal them for a Gaussian and
 ignore tails. A robust scale leaves outliers far out (thousands of units in series that explode), so they can
 be compressed:
@@ -51,19 +51,22 @@ class Standardizer:
             raise InputError(f"scale is {self.scale.tolist()}: it must be positive and finite.")
 
     @classmethod
-    def fit(cls, values: Tensor, robust: bool = False, compress: bool = False) -> Standardizer:
+    def fit(cls, values: Tensor, robust: bool = False, compress: bool = False, pooled: bool = False) -> Standardizer:
         """The standardizer of a set of values; NaN is left out, and constant columns get scale 1.
 
         Arguments:
             values: Values, with shape (n, k).
             robust: Median and central 68.3 % range instead of mean and standard deviation.
             compress: Whether to compress values further than 5 units out.
+            pooled: One shift and scale for all columns, for columns that are to stay comparable.
         """
         if values.ndim != 2 or values.numel() == 0:
             raise InputError(f"values has shape {tuple(values.shape)}: it must be (n, k), neither 0.")
         if bool(values.isinf().any()):
             raise InputError("values hold infinity: drop those rows first.")
         wide = values.detach().cpu().double()
+        if pooled:
+            wide = wide.reshape(-1, 1)
         shift = wide.nanmean(dim=0).nan_to_num()  # 0 for a column of NaN only
         scale = (wide - shift).square().nanmean(dim=0).sqrt().nan_to_num()
         if robust:
@@ -75,7 +78,8 @@ class Standardizer:
         # Below the resolution of float32 at this magnitude there is no variation, only rounding.
         resolution = torch.finfo(torch.float32).eps * shift.abs()
         scale = torch.where(scale > resolution, scale, torch.ones_like(scale))
-        return cls(shift.to(values), scale.to(values), compress)
+        columns = values.shape[1]
+        return cls(shift.expand(columns).clone().to(values), scale.expand(columns).clone().to(values), compress)
 
     def forward(self, values: Tensor) -> Tensor:
         """Raw values to standard ones.

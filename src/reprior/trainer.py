@@ -77,9 +77,10 @@ def train(
     dim = simulations.theta.shape[1]
     if priors.dim_of(prior) != dim:
         raise InputError(f"the prior has {priors.dim_of(prior)} parameters but theta has {dim}")
+    alike = isinstance(chosen, MLPSettings) and embedding is None and chosen.embedding.compares
     scales = Scales(
         Standardizer.fit(simulations.theta, robust=False),
-        Standardizer.fit(simulations.x, robust=True, compress=True),
+        Standardizer.fit(simulations.x, robust=True, compress=True, pooled=alike),
     )
     run = training or Training()
     with torch.random.fork_rng():

@@ -95,19 +95,31 @@ def test_order_of_the_items_of_a_set_does_not_matter():
     assert not torch.allclose(network(x), network(x.roll(1, dims=1)), atol=1e-3)
 
 
-def test_windows_know_neighbours_but_no_place():
+def test_a_peak_knows_how_far_a_window_is_from_the_highest_point_but_not_where_that_stands():
     torch.manual_seed(0)
-    x = torch.randn(6, 12, generator=generator(1))
-    turned = x[:, torch.randperm(12, generator=generator(2))]
-    single = build_embedding(Embedding(kind="windows", item=1, width=16, features=8), 12)
-    assert single(x).shape == (6, 8)
-    assert torch.allclose(single(x), single(turned), atol=1e-6)
-    pairs = build_embedding(Embedding(kind="windows", item=2, step=1, width=16, features=8), 12)
-    assert not torch.allclose(pairs(x), pairs(turned), atol=1e-5)
-    assert isinstance(summary_of(Embedding(kind="windows", item=2), True), Sorted)
+    x = torch.zeros(4, 40)
+    for row, (top, low) in enumerate([(15, 20), (22, 27), (22, 17), (22, 30)]):
+        x[row, top], x[row, low] = 3.0, -2.0
+    single = build_embedding(Embedding(kind="peak", item=1, width=16, features=8), 40)
+    found = single._places(x.argmax(-1, keepdim=True))
+    assert torch.equal(found[0, 20], found[1, 27])  # five to the right of the highest point
+    assert not torch.equal(found[1, 27], found[2, 17])  # to the left of it
+    assert not torch.equal(found[1, 27], found[3, 30])  # further
+    out = single(x)
+    assert out.shape == (4, 8)
+    assert not torch.allclose(out[1], out[2], atol=1e-4)  # the entries are the same, their order is not
+    assert isinstance(summary_of(Embedding(kind="peak", item=2), True), Sorted)
 
 
-def test_windows_tell_noise_from_a_peak_better_than_a_set():
+def test_a_peak_at_the_edge_is_read():
+    torch.manual_seed(0)
+    x = torch.zeros(2, 12)
+    x[0, 0] = x[1, 11] = 5.0
+    network = build_embedding(Embedding(kind="peak", item=5, step=2, width=16, features=8), 12)
+    assert network(x).isfinite().all()
+
+
+def test_noise_is_told_from_the_wings_of_a_peak_better_than_by_a_set():
     """The level of noise is asked; a peak with wings of unknown height and place hides a part of the series."""
     n, m = 8_000, 24
     level = torch.randn(n, 1, generator=generator(1))
@@ -116,7 +128,7 @@ def test_windows_tell_noise_from_a_peak_better_than_a_set():
     height = 3 * torch.randn(n, 1, generator=generator(4))
     x = level / 2 + noise + 5 * (height + 5) / (1 + (torch.arange(m) - place).square())
     left = {}
-    for kind in ("set", "windows"):
+    for kind in ("set", "peak"):
         settings = Embedding(kind=kind, item=5, step=2, width=32, features=16)
         torch.manual_seed(0)
         summary = summary_of(settings, True)
@@ -125,13 +137,13 @@ def test_windows_tell_noise_from_a_peak_better_than_a_set():
         with torch.no_grad():
             left[kind] = float((guess(x[:2_000])[0] - level[:2_000]).square().mean())
     # Were the peak known, 24 points of variance 1 would leave 1 / (1 + 24 / 4) = 0.14 of the prior's variance 1.
-    assert 0.14 < left["windows"] < 0.8 * left["set"]
+    assert 0.14 < left["peak"] < 0.8 * left["set"]
 
 
 def test_items_must_fit():
     with pytest.raises(InputError, match="8 entries cannot be cut into items of 3"):
         build_embedding(Embedding(kind="set", item=3), 8)
     with pytest.raises(InputError, match="8 entries cannot be cut into items of 3"):
-        build_embedding(Embedding(kind="windows", item=3), 8)
+        build_embedding(Embedding(kind="peak", item=3), 8)
     with pytest.raises(InputError, match="at least 1"):
         Embedding(kind="set", item=0)

@@ -208,7 +208,7 @@ def test_settings_are_checked():
 # --- embeddings ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["none", "dense", "convolution", "set", "windows"])
+@pytest.mark.parametrize("kind", ["none", "dense", "convolution", "set", "peak"])
 def test_every_embedding_has_its_size(kind):
     settings = Embedding(kind=kind, width=8, layers=2, features=5)
     out = build_embedding(settings, 9)(torch.randn(4, 9, generator=generator()))

@@ -63,10 +63,10 @@ MLP_RECIPES: dict[str, tuple[MLPSettings, Training]] = {
         MLPSettings(
             width=96,
             blocks=2,
-            embedding=Embedding(kind="windows", item=9, step=3, width=48, features=24),
+            embedding=Embedding(kind="peak", item=5, step=2, width=64, features=24),
             guess="gaussian",
         ),
-        Training(steps=8_000),
+        Training(steps=12_000, patience=3),
     ),
 }
 

@@ -1,4 +1,4 @@
-"""Embedding networks for x: none, fully connected, a 1-D convolution or patches of a series, a set, or windows.
+"""Embedding networks for x: none, fully connected, a 1-D convolution or patches of a series, a set, or a peak in noise.
 
 Patches are for a long series, of one or more channels, in which positions matter: one network h reads each stretch of
 neighbouring points with half a stretch on either side, and what it finds is put side by side, in order. It is a convolution
@@ -8,9 +8,10 @@ A set is for x made of exchangeable items, such as independent draws. One networ
 function of the mean of h over the items, beside the items' mean, log standard deviations and correlations. It cannot learn an
 order that is not there, so it overfits far less than a network that reads all entries at once.
 
-Windows are for a series that looks alike all along, such as noise with a peak somewhere: a set of overlapping windows that is
-read twice. The second reading of a window is told the mean of the first over all of them, and the sorted entries of x, so that
-it can tell what is unusual in this series (the peak) from what is usual (the noise).
+A peak is for a series that looks alike all along, save for a peak somewhere, such as an echo in noise. One network h reads
+overlapping windows, each with its distance from the highest point of the series and with what stands around that point, so
+that it can tell noise from the wings of the peak however far they reach. The windows are read twice: the second time with the
+mean of h over all of them and the sorted entries of x. Where the peak stands is not told, only where a window is from it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from reprior.errors import InputError
 __all__ = ["Embedding", "build_embedding", "summary_of"]
 
 SMALLEST = 1e-3  # standard deviation, of standardised entries: keeps its logarithm finite
-KINDS = ("none", "dense", "convolution", "patches", "set", "windows")
+KINDS = ("none", "dense", "convolution", "patches", "set", "peak")
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,18 @@ class Embedding:
 
     Attributes:
         kind: "none" (x itself), "dense" (fully connected), "convolution" (1-D, for a series), "patches" (stretches of a
-            series), "set" (exchangeable items) or "windows" (of a series that looks alike all along).
+            series), "set" (exchangeable items) or "peak" (a series that looks alike all along, save for a peak somewhere).
         width: the hidden width, or the number of channels ("convolution").
         layers: the number of hidden layers (of the network on each patch, item or window).
         features: the size of the embedding.
         item: the number of neighbouring entries that make one patch, item or window.
-        step: for a "set" and "windows", the entries from the start of one to the next: `item` or more for separate ones, less
+        step: for a "set" and a "peak", the entries from the start of one to the next: `item` or more for separate ones, less
             for overlapping ones; 0 is `item`.
         channels: for "patches", the number of series that x holds, one after the other.
         extra: for "patches", the number of entries after the series that are no part of them (summaries of x, say).
     """
 
-    kind: Literal["none", "dense", "convolution", "patches", "set", "windows"] = "dense"
+    kind: Literal["none", "dense", "convolution", "patches", "set", "peak"] = "dense"
     width: int = 128
     layers: int = 2
     features: int = 48
@@ -69,6 +70,11 @@ class Embedding:
             raise InputError(
                 f"channels and extra go with kind='patches'; got {self.channels} and {self.extra} with kind={self.kind!r}"
             )
+
+    @property
+    def compares(self) -> bool:
+        """Whether entries of x are compared with each other, so that they must be standardised alike."""
+        return self.kind == "peak"
 
 
 class _Convolution(nn.Module):
@@ -123,23 +129,36 @@ class _Set(nn.Module):
         return self.head(torch.cat([pooled, self.moments(x)], dim=-1))
 
 
-class _Windows(nn.Module):
-    """A network on each window, again with what the whole series says, the mean, and a network on all of it."""
+class _Peak(nn.Module):
+    """A network on each window and its place about the highest point, again with what the whole series says, and the mean."""
+
+    starts: Tensor
 
     def __init__(self, settings: Embedding, x_dim: int):
         super().__init__()
         self.item, self.step = settings.item, settings.step or settings.item
-        width, whole = settings.width, settings.width + x_dim
-        self.each = _dense([settings.item] + [width] * settings.layers)
+        width, whole = settings.width, settings.width + settings.item + x_dim
+        self.window, self.place = nn.Linear(settings.item, width), nn.Linear(4, width, bias=False)
+        self.top = nn.Linear(settings.item, width, bias=False)
+        self.each = _dense([width] * settings.layers)
         self.again, self.whole, self.last = nn.Linear(width, width), nn.Linear(whole, width), nn.Linear(width, width)
         self.head = _dense([width + whole, width, settings.features])
+        self.register_buffer("starts", torch.arange(0, x_dim - settings.item + 1, self.step), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        found = self.each(x.unfold(-1, self.item, self.step))
-        whole = torch.cat([found.mean(-2), x.sort(-1).values], dim=-1)
-        found = nn.functional.silu(self.again(found) + self.whole(whole).unsqueeze(-2))
-        found = nn.functional.silu(self.last(found))
+        silu, start = nn.functional.silu, x.argmax(-1, keepdim=True) - self.item // 2
+        top = x.gather(-1, (start + torch.arange(self.item, device=x.device)).clamp(0, x.shape[-1] - 1))
+        found = self.window(x.unfold(-1, self.item, self.step)) + self.place(self._places(start))
+        found = self.each(silu(found + self.top(top).unsqueeze(-2)))
+        whole = torch.cat([found.mean(-2), top, x.sort(-1).values], dim=-1)
+        found = silu(self.last(silu(self.again(found) + self.whole(whole).unsqueeze(-2))))
         return self.head(torch.cat([found.mean(-2), whole], dim=-1))
+
+    def _places(self, start: Tensor) -> Tensor:
+        """How far each window is from the one about the highest point, in ways that suit near ones and far ones."""
+        distance = (self.starts - start).float()
+        near, side = distance.abs().log1p() / 2, distance.sign()
+        return torch.stack([side, near, side * near, distance / self.starts[-1].clamp(min=1) * 2], dim=-1)
 
 
 class Sorted(nn.Module):
@@ -172,7 +191,7 @@ class Moments(nn.Module):
 
 
 def summary_of(settings: Embedding, own: bool) -> nn.Module:
-    """What a regression of theta on x is linear in: the moments of a set, the sorted entries for windows, else x.
+    """What a regression of theta on x is linear in: the moments of a set, the sorted entries for a peak, else x.
 
     Arguments:
         settings: the embedding.
@@ -180,7 +199,7 @@ def summary_of(settings: Embedding, own: bool) -> nn.Module:
     """
     if own and settings.kind == "set":
         return Moments(settings.item, settings.step or settings.item)
-    if own and settings.kind == "windows":
+    if own and settings.kind == "peak":
         return Sorted()
     return nn.Identity()
 
@@ -210,9 +229,9 @@ def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
                 f"{settings.extra} more"
             )
         return _Patches(settings, x_dim)
-    if settings.kind in ("set", "windows"):
+    if settings.kind in ("set", "peak"):
         left = (x_dim - settings.item) % (settings.step or settings.item)
         if x_dim < settings.item or (left and not settings.step):
             raise InputError(f"x of {x_dim} entries cannot be cut into items of {settings.item}")
-        return _Set(settings) if settings.kind == "set" else _Windows(settings, x_dim)
+        return _Set(settings) if settings.kind == "set" else _Peak(settings, x_dim)
     return _dense([x_dim] + [settings.width] * settings.layers + [settings.features])
