@@ -10,8 +10,9 @@ Each case is a figure of the paper's tables that its stated settings do not give
     sampler_floor    C2ST of 25 Euler-Maruyama steps (the paper's sampler) with the exact score against the exact posterior
     sampler_width    the same on a Gaussian of a given width: its standard deviation over the true one
 
-The score of `sampler_floor` is the closed form (Gaussian Linear), or that of 10,000 exact draws (Two Moons), which
-is off the exact one only at noise below their spacing, finer than the sampler's last step.
+The score of `sampler_floor` is that of the Gaussian with the moments of 10,000 exact draws (Gaussian Linear OOD, whose
+posterior is Gaussian), or that of the draws themselves (Two Moons), which is off the exact one only at noise below their
+spacing, finer than the sampler's last step.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from reprior.benchmark.paper import PAPER_OBSERVATIONS, PAPER_RUNS, PAPER_SAMPLES, PaperValue, paper_values
-from reprior.benchmark.predictive import EXACT, PREDICT_METRICS
+from reprior.benchmark.predictive import PREDICT_METRICS
 from reprior.benchmark.presets import PRESET_METHODS, REGIMES, TASKS
 from reprior.benchmark.tables import UNRANKED, Place
 from reprior.text_files import write_text
@@ -138,16 +138,17 @@ def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
                 some = forest or trees
                 assert some is not None
                 label = regime if place[2:] == ("best", "mlp") else f"{regime}, {_label(place[2:])}"
-                chosen = some["note"].removeprefix("chose ")
+                chosen = some["note"].split(";")[0].removeprefix("chose ")
                 lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", _value(forest), _value(trees), chosen))
     return "\n".join(lines) + "\n"
 
 
 def _same_base(rows: Rows) -> str:
     """C2ST of the main methods on the base of preset best, ID / OOD."""
+    runs = {m: {r["runs"] for r in rows if _place(r)[2:] == ("best", "mlp", m)} for m in COMPARED}
     lines = [
         "## C2ST on the same base: ID / OOD\n",
-        _line("task", "by", *COMPARED),
+        _line("task", "by", *(f"{m}, {_runs(min(runs[m]), max(runs[m]))}" if runs[m] else m for m in COMPARED)),
         _line("---", "---", *["---:"] * len(COMPARED)),
     ]
     for task in TASKS:
@@ -157,6 +158,10 @@ def _same_base(rows: Rows) -> str:
                 told = [[ours.get((regime, "best", "mlp", m), "-") for regime in REGIMES] for m in COMPARED]
                 lines.append(_line(NAMES[task], by, *(" / ".join(pair) for pair in told)))
     return "\n".join(lines) + "\n"
+
+
+def _runs(least: int, most: int) -> str:
+    return f"{most} run{'s' * (most > 1)}" if least == most else f"{least} to {most} runs"
 
 
 def _ess(rows: Rows, paper: dict[Key, PaperValue]) -> str:
@@ -197,9 +202,8 @@ def _value(row: dict[str, Any] | None) -> str:
     text = _number(row["mean"]) + ("" if math.isnan(row["std"]) else f" ({_number(row['std'])})")
     if row["in_best_group"]:
         text = f"**{text}**"
-    runs = PAPER_RUNS if row["method"] == EXACT else row["runs"]
-    if (row["observations"], runs) != (PAPER_OBSERVATIONS, PAPER_RUNS) or row["samples"] != PAPER_SAMPLES:
-        counts = [f"{row['observations']} obs.", f"{row['runs']} run{'s' * (row['runs'] > 1)}"]
+    if (row["observations"], row["runs"]) != (PAPER_OBSERVATIONS, PAPER_RUNS) or row["samples"] != PAPER_SAMPLES:
+        counts = [f"{row['observations']} obs.", _runs(row["runs"], row["runs"])]
         counts += [f"{row['samples']:,} samples"] if row["samples"] != PAPER_SAMPLES else []
         text += f" [{', '.join(counts)}]"
     return text

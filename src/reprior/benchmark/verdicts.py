@@ -11,7 +11,6 @@ Thresholds may be tuned on cases of the development seed only; rates are reporte
 
 from __future__ import annotations
 
-import csv
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +28,7 @@ from reprior.diagnostics.verdict import VERDICTS, weight_of
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.posterior import Posterior
-from reprior.text_files import read_rows
+from reprior.text_files import read_rows, write_rows
 
 __all__ = ["by_kind", "rates", "read", "regrade", "run", "run_case", "summary"]
 
@@ -158,9 +157,4 @@ def read(path: str | Path, seed: int = EVALUATION_SEED, names: Sequence[str] = T
 
 
 def _append(path: Path, row: dict[str, Any]) -> None:
-    fresh = not path.exists()
-    with open(path, "a", newline="") as stream:
-        writer = csv.DictWriter(stream, COLUMNS, restval="")
-        if fresh:
-            writer.writeheader()
-        writer.writerow(row)
+    write_rows([*read_rows(path), {column: row.get(column, "") for column in COLUMNS}], path)
