@@ -452,9 +452,10 @@ def test_learns_a_bimodal_posterior():
 # --- the paper's preset, settings, errors -----------------------------------------------------------------------------
 
 
-def test_paper_preset():
+@pytest.mark.parametrize("patch", [1, 2])
+def test_paper_preset(patch):
     torch.manual_seed(0)
-    base = SimformerBase(2, 3, PAPER_SIMFORMER)
+    base = SimformerBase(2, 3, replace(PAPER_SIMFORMER, patch=patch))
     assert len(base.layers.stack()) == 6
     block = base.layers.stack()[0]
     assert (block.heads, block.head_size) == (4, 10)
@@ -463,7 +464,7 @@ def test_paper_preset():
     assert isinstance(base.tokens, PaperTokens)
     assert tuple(base.tokens.noise.weight.shape) == (6 * 50, 128)
     name = base.tokens.get_buffer("name")
-    torch.testing.assert_close(name @ name.T / 20, torch.eye(5), atol=1e-5, rtol=0)
+    torch.testing.assert_close(name @ name.T / 20, torch.eye(6 - patch), atol=1e-5, rtol=0)
     assert "tokens.name" not in dict(base.named_parameters())
     assert abs(base.s_min - 1e-3) < 1e-5
     assert abs(base.s_max - 12.45) < 0.01
@@ -489,7 +490,24 @@ def test_paper_preset():
         base.condition(x[:1])
 
 
-@pytest.mark.parametrize("settings", [PAPER_SIMFORMER, replace(SMALL, noise="diagonal", patch=3)])
+def test_neighbours_share_the_places_of_the_papers_scalar():
+    torch.manual_seed(0)
+    tokens = PaperTokens(Grid(1, 5, 1, 3).filled, 2)  # tokens: theta; x_1 to x_3; x_4 and x_5
+    values = Grid(1, 5, 1, 3).to_slots(torch.arange(1.0, 7.0))
+    states = torch.tensor([[GIVEN, ABSENT, ABSENT], [GIVEN, DIFFUSED, GIVEN], [DIFFUSED, DIFFUSED, ABSENT]])
+    index = torch.arange(3)
+    h = tokens.embed(index, values, None, tokens.fixed(index, states, None)).detach()
+    torch.testing.assert_close(h[:, :20], tokens.get_buffer("name"))
+    assert h[0, 20:40].tolist() == [1] * 20
+    assert h[1, 20:40].tolist() == [2] * 6 + [3] * 6 + [4] * 6 + [0] * 2
+    assert h[2, 20:40].tolist() == [5] * 10 + [6] * 10
+    own = tokens.given.detach().view(3, 10)
+    torch.testing.assert_close(h[:, 40:], torch.stack([own[0], own[0] + own[2], torch.zeros(10)]))
+
+
+@pytest.mark.parametrize(
+    "settings", [PAPER_SIMFORMER, replace(PAPER_SIMFORMER, patch=3), replace(SMALL, noise="diagonal", patch=3)]
+)
 def test_config_rebuilds(settings):
     base = make(settings=settings)
     config = json.loads(json.dumps(base.config()))
@@ -506,7 +524,7 @@ def test_config_rebuilds(settings):
     [
         {"noise": "full"}, {"attention": "sparse"}, {"tokens": "other"}, {"output": "eps"}, {"levels": "uniform"},
         {"layers": 0}, {"patch": 0}, {"theta_patch": 0}, {"absent": 1.5}, {"groups": 0}, {"repeats": 0}, {"tokens": "paper"},
-        {"tokens": "paper", "width": 50, "noise": "diagonal"}, {"tokens": "paper", "width": 50, "noise": "scalar"},
+        {"tokens": "paper", "width": 50, "noise": "diagonal"}, {"tokens": "paper", "width": 50, "noise": "scalar", "patch": 21},
     ],
 )  # fmt: skip
 def test_bad_settings(bad):

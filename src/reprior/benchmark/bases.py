@@ -41,6 +41,7 @@ PAPER_TRAINING = Training(
     clip=10.0,
     patience=1_000,
 )
+PAPER_PATCH = {"oup": 5, "turin": 20}  # neighbours in one token, where the paper has one token for each point
 
 # Series, whose predictive is asked for, train all masks, most often the start of a series as what is given; the others
 # theta | x alone, which needs far fewer steps. A Simformer row gives several noisy states, so a batch of 128 is as
@@ -118,7 +119,7 @@ class BaseSpec:
         """Network settings (None for the network's defaults), training settings and sampler."""
         sampler = PAPER_SAMPLER if self.preset == "paper" else Sampler()
         if self.preset == "paper":
-            network: Any = PAPER_SIMFORMER
+            network: Any = replace(PAPER_SIMFORMER, patch=PAPER_PATCH.get(self.task, 1))
             training = PAPER_TRAINING
         elif self.network == "simformer":
             default = SimformerSettings(), Training(steps=8_000, batch=128)

@@ -1,9 +1,12 @@
 """What a preset runs: its methods, and the settings of each.
 
-`paper` is the paper's base, sampler and training of every method as its appendix states them; where it is silent:
+`paper` is the paper's base, sampler and training of every method as its appendix states them; where it is silent, or two
+cores are too few:
 
 - Training steps of the base: it states at least 5,000 and at most 50,000. 5,000 are taken, the number that two cores
-  can do (12 tokens: 0.3 to 0.6 s a step; Turin's 105 tokens: 3.4 s or more).
+  can do (12 tokens: 0.3 to 0.6 s a step).
+- Series: neighbouring points share a token, 5 in OUP and 20 in Turin (7 and 10 tokens in place of 27 and 105, whose
+  steps take 0.9 s and 3.4 s or more). This is not the paper's network.
 - The pool of SIR: as many draws as samples are asked for.
 
 `best` is this library's defaults. `quick` shrinks either so that every cell runs in seconds: it shows that the machinery

@@ -68,7 +68,7 @@ class SimformerBase(Base):
         self.grid = Grid(dim, x_dim, settings.theta_patch, settings.patch)
         self.tokens: LearnedTokens | PaperTokens
         if settings.tokens == "paper":
-            self.tokens = PaperTokens(self.grid.tokens, settings.layers)
+            self.tokens = PaperTokens(self.grid.filled, settings.layers)
         else:
             self.tokens = LearnedTokens(self.grid.tokens, self.grid.slots, settings.width, settings.layers)
         self.layers = Transformer(

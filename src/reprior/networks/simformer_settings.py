@@ -80,11 +80,12 @@ class SimformerSettings:
                 raise InputError(f"simformer {name} must be at least 1; got {getattr(self, name)}")
         if not 0 <= self.absent <= 1:
             raise InputError(f"simformer absent must lie in [0, 1]; got {self.absent}")
-        needed = ("scalar", 1, 1, PaperTokens.WIDTH)
-        if self.tokens == "paper" and (self.noise, self.theta_patch, self.patch, self.width) != needed:
+        fits = max(self.theta_patch, self.patch) <= PaperTokens.PLACES
+        if self.tokens == "paper" and not (fits and (self.noise, self.width) == ("scalar", PaperTokens.WIDTH)):
             raise InputError(
-                f"tokens='paper' need noise='scalar', theta_patch=1, patch=1 and width={PaperTokens.WIDTH}; got "
-                f"noise={self.noise!r}, theta_patch={self.theta_patch}, patch={self.patch}, width={self.width}"
+                f"tokens='paper' need noise='scalar', width={PaperTokens.WIDTH}, and theta_patch and patch up to "
+                f"{PaperTokens.PLACES}; got noise={self.noise!r}, width={self.width}, theta_patch={self.theta_patch} and "
+                f"patch={self.patch}"
             )
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
 

@@ -1,10 +1,10 @@
 """Tokens: which variable sits in which token, and how a token is made.
 
 The variables are theta_1..theta_d, x_1..x_m. `theta_patch` neighbouring parameters share a token, and so do `patch`
-neighbouring entries of x (see `Grid`); some slots of a token may be empty. Each variable is in one of three states: absent (nothing is known and nothing is asked), given (its value is known: noise
-level zero) or diffused (its noisy value is known, and its mean is asked). A token with a diffused slot is a diffused
-token, though some of its slots may be given; one with given slots and no diffused ones is a given token; others are
-left out.
+neighbouring entries of x (see `Grid`); some slots of a token may be empty. Each variable is in one of three states:
+absent (nothing is known and nothing is asked), given (its value is known: noise level zero) or diffused (its noisy
+value is known, and its mean is asked). A token with a diffused slot is a diffused token, though some of its slots may
+be given; one with given slots and no diffused ones is a given token; others are left out.
 """
 
 from __future__ import annotations
@@ -46,6 +46,11 @@ class Grid:
     def slots(self) -> int:
         """The number of slots in a token."""
         return max(min(self.theta_patch, self.dim), min(self.patch, self.x_dim))
+
+    @property
+    def filled(self) -> Tensor:
+        """Which slots hold a variable, with shape (T, slots)."""
+        return self.to_slots(torch.ones(self.dim + self.x_dim, dtype=torch.bool))
 
     def to_slots(self, values: Tensor) -> Tensor:
         """Variables (*, d + m) in slots (*, T, slots); empty slots are zero."""
@@ -187,30 +192,40 @@ def _per_token(v: Tensor, weight: Tensor) -> Tensor:
 class PaperTokens(nn.Module):
     """Tokens of the public Simformer: [frozen orthogonal name 20 | scalar repeated 20 | given x learned vector 10].
 
-    The time enters every layer through a 128-d Gaussian Fourier embedding; one linear map reads all tokens.
+    Where n neighbours share a token, they share the 20 places of the scalar, 20 // n for each, and each has a learned
+    vector of its own that is added where it is given. The time enters every layer through a 128-d Gaussian Fourier
+    embedding; one linear map reads all tokens.
+
+    Arguments:
+        filled: which slots of each token hold a variable, the first ones, with shape (T, slots).
+        layers: the number of layers that the time enters.
     """
 
     WIDTH = 50
+    PLACES = 20
 
-    def __init__(self, tokens: int, layers: int):
+    def __init__(self, filled: Tensor, layers: int):
         super().__init__()
-        self.layers = layers
+        (tokens, slots), self.layers = filled.shape, layers
         name = nn.init.orthogonal_(torch.empty(tokens, 20))
         self.register_buffer("name", name / name.norm(dim=-1, keepdim=True) * 20**0.5)
-        self.given = nn.Parameter(0.5 * torch.randn(10))
+        self.given = nn.Parameter(0.5 * torch.randn(slots * 10))
         self.register_buffer("frequencies", torch.randn(64))
         self.noise = nn.Linear(128, layers * self.WIDTH)
-        self.head = nn.Linear(self.WIDTH, 1)
+        self.head = nn.Linear(self.WIDTH, slots)
+        owner = torch.arange(self.PLACES) // (self.PLACES // filled.sum(-1, keepdim=True))  # (T, places)
+        places = owner.unsqueeze(-2) == torch.arange(slots).unsqueeze(-1)
+        self.register_buffer("places", (places & filled.unsqueeze(-1)).float(), persistent=False)
 
     def fixed(self, index: Tensor, states: Tensor, centre: Tensor | None) -> Tensor:
         """As in `LearnedTokens`, with zeros in place of the scalar."""
-        flag = (states == GIVEN).to(self.given) * self.given
+        flag = (states == GIVEN).to(self.given) @ self.given.view(-1, 10)
         name = self.get_buffer("name")[index].expand(*flag.shape[:-1], 20)
         return torch.cat([name, torch.zeros_like(name), flag], -1)
 
     def embed(self, index: Tensor, values: Tensor, guess: Tensor | None, fixed: Tensor) -> Tensor:
         """As in `LearnedTokens`, with no use for the guess."""
-        return fixed + pad(values.expand(*values.shape[:-1], 20), (20, 10))
+        return fixed + pad(_per_token(values, self.get_buffer("places")[index]), (20, 10))
 
     def shift(self, time: Tensor) -> Tensor:
         """What the time t adds to the tokens (nothing) and then in every layer, (*, layers + 1, w), from t (*, 1)."""
