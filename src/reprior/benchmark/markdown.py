@@ -139,7 +139,8 @@ def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
                 assert some is not None
                 label = regime if place[2:] == ("best", "mlp") else f"{regime}, {_label(place[2:])}"
                 chosen = some["note"].split(";")[0].removeprefix("chose ")
-                lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", _value(forest), _value(trees), chosen))
+                ours = (_value(row, ranked=False) for row in (forest, trees))  # bold would read as better than the paper
+                lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", *ours, chosen))
     return "\n".join(lines) + "\n"
 
 
@@ -194,13 +195,13 @@ def _number(value: float) -> str:
     return f"{value:.3f}" if abs(value) < HUGE else f"{value:.1e}"
 
 
-def _value(row: dict[str, Any] | None) -> str:
+def _value(row: dict[str, Any] | None, ranked: bool = True) -> str:
     if row is None:
         return ""
     if math.isnan(row["mean"]):
         return "diverges"
     text = _number(row["mean"]) + ("" if math.isnan(row["std"]) else f" ({_number(row['std'])})")
-    if row["in_best_group"]:
+    if ranked and row["in_best_group"]:
         text = f"**{text}**"
     if (row["observations"], row["runs"]) != (PAPER_OBSERVATIONS, PAPER_RUNS) or row["samples"] != PAPER_SAMPLES:
         counts = [f"{row['observations']} obs.", _runs(row["runs"], row["runs"])]
