@@ -1,4 +1,4 @@
-"""Importance resampling: systematic counts, ESS against its closed form, and what its weights warn of."""
+"""Importance resampling: systematic counts, copies, ESS against its closed form, and what its weights warn of."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ import reprior
 from reprior.change import make_change
 from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
-from reprior.guidance.importance import SIRGuidance, SIRSettings, systematic
+from reprior.guidance.importance import SIRGuidance, SIRSettings, multinomial, systematic
 from reprior.guidance.quadratic import find_quadratic
 from reprior.weights import pareto_k, share
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=C)
+PRIOR_AGAIN = MultivariateNormal(torch.full((2,), 0.01), torch.eye(2))  # hardly a change
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -54,11 +55,29 @@ def test_no_copies_while_no_weight_exceeds_its_share():
     assert not torch.equal(index, index.sort().values)  # in random order
 
 
-def test_members_without_weight_are_never_kept():
+def test_with_replacement_there_are_copies_of_equal_weights():
+    n = 5_000
+    counts = torch.bincount(multinomial(torch.zeros(n), n, generator()), minlength=n)
+    never = (1 - 1 / n) ** n  # of members that are never drawn
+    assert abs(float((counts == 0).float().mean()) - never) < 5 * math.sqrt(never * (1 - never) / n)
+    log_w = torch.randn(50, generator=generator())
+    wanted = torch.softmax(log_w.double(), 0)
+    shares = torch.bincount(multinomial(log_w, 20_000, generator()), minlength=50) / 20_000
+    assert float(((shares - wanted) / (wanted * (1 - wanted) / 20_000).sqrt()).abs().max()) < 5
+    few = reprior.adapt(POSTERIOR, PRIOR_AGAIN, "sir", SIRSettings(2_000, resampling="multinomial"))
+    none = reprior.adapt(POSTERIOR, PRIOR_AGAIN, "sir", SIRSettings(2_000))
+    copies = [a.sample((2_000,), torch.zeros(2), return_info=True)[1].details["duplicates"] for a in (few, none)]
+    assert copies[0] > 600 > 100 > copies[1]
+    with pytest.raises(InputError, match="resampling 'jackknife' is unknown; allowed: systematic, multinomial"):
+        SIRSettings(resampling="jackknife")  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("resample", [systematic, multinomial])
+def test_members_without_weight_are_never_kept(resample):
     log_w = torch.cat([torch.full((100,), -torch.inf), torch.zeros(3)])
-    assert int(systematic(log_w, 500, generator()).min()) >= 100
+    assert int(resample(log_w, 500, generator()).min()) >= 100
     with pytest.raises(InputError, match="all weights are zero"):
-        systematic(torch.full((10,), -torch.inf), 5, generator())
+        resample(torch.full((10,), -torch.inf), 5, generator())
 
 
 # --- SIR -------------------------------------------------------------------------------------------------------------

@@ -139,7 +139,9 @@ def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
                 assert some is not None
                 label = regime if place[2:] == ("best", "mlp") else f"{regime}, {_label(place[2:])}"
                 chosen = some["note"].split(";")[0].removeprefix("chose ")
-                ours = (_value(row, ranked=False) for row in (forest, trees))  # bold would read as better than the paper
+                ours = (
+                    _value(row, ranked=False) for row in (forest, trees)
+                )  # bold would read as better than the paper
                 lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", *ours, chosen))
     return "\n".join(lines) + "\n"
 

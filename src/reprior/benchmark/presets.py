@@ -7,7 +7,8 @@ cores are too few:
   can do (12 tokens: 0.3 to 0.6 s a step).
 - Series: neighbouring points share a token, 5 in OUP and 20 in Turin (7 and 10 tokens in place of 27 and 105, whose
   steps take 0.9 s and 3.4 s or more). This is not the paper's network.
-- The pool of SIR: as many draws as samples are asked for.
+- SIR: a pool of as many draws as samples are asked for, resampled with replacement (its samples repeat, by its C2ST also
+  on OUP ID, where all weights are nearly equal).
 
 `best` is this library's defaults. `quick` shrinks either so that every cell runs in seconds: it shows that the machinery
 works and says nothing about a method.
@@ -72,7 +73,9 @@ def method_settings(method: str, preset: str, samples: int, quick: bool) -> Any:
         settings = PRESETS[preset]
         return _quick_ratio(settings) if quick else settings
     if kind is SIRSettings:
-        return SIRSettings(pool=samples) if preset == "paper" or quick else SIRSettings()
+        if preset == "paper":
+            return SIRSettings(pool=samples, resampling="multinomial")
+        return SIRSettings(pool=samples) if quick else SIRSettings()
     if kind is PriorGuideSettings:
         return PriorGuideSettings(steps=200) if quick else PriorGuideSettings()
     if kind is RejuvenateSettings:

@@ -1,13 +1,14 @@
 """Importance resampling (SIR): draw a pool from p(theta | x), weight it by r, resample.
 
-Systematic resampling: member i is kept floor(n w_i) or one more times, so there are no duplicates as long as no weight
-exceeds 1/n. Where there are, their number is reported: they are copies, not samples.
+Systematic resampling (the default): member i is kept floor(n w_i) or one more times, so there are no duplicates as long
+as no weight exceeds 1/n. Multinomial resampling draws members with replacement, so there are duplicates even where all
+weights are equal. Their number is reported: they are copies, not samples.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -19,7 +20,9 @@ from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
 
-__all__ = ["SIRGuidance", "SIRSettings", "systematic"]
+__all__ = ["SIRGuidance", "SIRSettings", "multinomial", "systematic"]
+
+KINDS = ("systematic", "multinomial")
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,17 @@ class SIRSettings:
 
     Attributes:
         pool: the number of base draws that are resampled.
+        resampling: "systematic" (as few duplicates as can be) or "multinomial" (with replacement).
     """
 
     pool: int = 20_000
+    resampling: Literal["systematic", "multinomial"] = "systematic"
 
     def __post_init__(self) -> None:
         if self.pool < 2:
             raise InputError(f"pool must be at least 2; got {self.pool}")
+        if self.resampling not in KINDS:
+            raise InputError(f"resampling {self.resampling!r} is unknown; allowed: {', '.join(KINDS)}")
 
 
 def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
@@ -49,6 +56,12 @@ def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
     points = (torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)) / n
     index = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
     return index[torch.randperm(n, generator=generator)]
+
+
+def multinomial(log_w: Tensor, n: int, generator: Generator) -> Tensor:
+    """Indices of n members, drawn with replacement; arguments as in `systematic`."""
+    check_mass(log_w.unsqueeze(1))
+    return torch.multinomial(torch.softmax(log_w.double(), 0), n, replacement=True, generator=generator)
 
 
 def check_mass(log_w: Tensor) -> None:
@@ -66,7 +79,7 @@ class SIRGuidance(Guidance):
 
     Arguments:
         change: the change of prior.
-        settings: the size of the pool.
+        settings: the size of the pool, and how it is resampled.
     """
 
     name = "sir"
@@ -79,8 +92,9 @@ class SIRGuidance(Guidance):
         log_w = self.change.log_w(pool).cpu()
         check_mass(log_w)
         kept, copies = [], []
+        resample = systematic if self.settings.resampling == "systematic" else multinomial
         for k in range(pool.shape[1]):
-            index = systematic(log_w[:, k], n, generator)
+            index = resample(log_w[:, k], n, generator)
             copies.append(n - len(index.unique()))
             kept.append(pool[index.to(pool.device), k])
         ess = [metrics.ess(log_w[:, k]) for k in range(pool.shape[1])]
