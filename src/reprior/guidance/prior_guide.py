@@ -1,7 +1,7 @@
 """PriorGuide and its Monte Carlo variant: the competitors that approximate theta_0 | theta_t by a Gaussian.
 
-PriorGuide fits r with K diagonal Gaussians (by least squares of the log density on log r at draws of q) and takes
-theta_0 | z to be N(mu, Sig), mu the denoised mean, Sig = (1/v + 1/s^2)^-1 I with v the pooled variance of base draws.
+PriorGuide fits r with K diagonal Gaussians (by least squares of the log of their sum on log r at draws of q; r is no
+density, so their weights need not sum to one) and takes theta_0 | z to be N(mu, Sig), mu the denoised mean, Sig = (1/v + 1/s^2)^-1 I with v the pooled variance of base draws.
 Then log E[r] is a mixture at mu, and its gradient in z goes through the full Jacobian of mu:
 
     a = log sum_k w_k N(mu; m_k, S_k + Sig),    grad_z a = J' sum_k share_k (S_k + Sig)^-1 (m_k - mu)
@@ -19,7 +19,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor, nn
 
-from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import randn
@@ -80,31 +79,33 @@ class MonteCarloSettings:
 
 
 class MixtureRatio(nn.Module):
-    """log sum_k w_k N(theta; m_k, S_k) with diagonal S_k and weights that sum to one, in standardised units."""
+    """log sum_k w_k N(theta; m_k, S_k) with diagonal S_k and positive weights, in standardised units."""
 
     def __init__(self, means: Tensor):
         super().__init__()
         self.means = nn.Parameter(means.clone())
         self.log_scales = nn.Parameter(torch.zeros_like(means))
-        self.logits = nn.Parameter(torch.zeros(len(means)))
+        self.log_weights = nn.Parameter(torch.zeros(len(means)))
 
     def forward(self, theta: Tensor, extra: Tensor) -> Tensor:
-        """The log density of theta, with shape (*, d), under the mixture widened by the variance ``extra``."""
+        """The log of the mixture, widened by the variance ``extra``, at theta, with shape (*, d)."""
         var = (2 * self.log_scales).exp() + extra.unsqueeze(-2)
         gap = (theta.unsqueeze(-2) - self.means) ** 2 / var + var.log() + math.log(2 * math.pi)
-        return torch.logsumexp(torch.log_softmax(self.logits, -1) - gap.sum(-1) / 2, -1)
+        return torch.logsumexp(self.log_weights - gap.sum(-1) / 2, -1)
 
 
 def fit_mixture(change: PriorChange, settings: PriorGuideSettings, seed: int) -> MixtureRatio:
     """Fits the mixture to log r at draws of q."""
     z = change.scale.forward(change.draw(max(10_000, settings.components), seed))
-    log_r = change(z) - _log_mass(change, seed)
+    log_r = change(z)
     keep = torch.isfinite(log_r)
     z, log_r = z[keep], log_r[keep]
     generator = torch.Generator().manual_seed(seed)
     model = MixtureRatio(z[torch.randperm(len(z), generator=generator)[: settings.components]])
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
     zero = torch.zeros(z.shape[-1])
+    with torch.no_grad():  # a constant factor of r changes nothing
+        model.log_weights += (log_r - model(z, zero)).mean()
     for _ in range(settings.steps):
         rows = torch.randint(len(z), (settings.batch,), generator=generator)
         loss = (model(z[rows], zero) - log_r[rows]).square().mean()
@@ -113,14 +114,6 @@ def fit_mixture(change: PriorChange, settings: PriorGuideSettings, seed: int) ->
         nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
         optimiser.step()
     return model.requires_grad_(False)
-
-
-def _log_mass(change: PriorChange, seed: int) -> float:
-    """The log of the integral of p r: zero for a normalised q; the weights of the mixture could not follow another."""
-    if change.target is not None:
-        return 0.0
-    log_r = change.log_r(priors.sample(change.prior, 50_000, seed)).double()
-    return float(torch.logsumexp(log_r, 0) - math.log(len(log_r)))
 
 
 class PriorGuide(Guidance):
