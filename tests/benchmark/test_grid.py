@@ -1,13 +1,16 @@
-"""Which cells a plan has, and in which order."""
+"""Which cells a plan has, in which order, and what preset paper makes of them."""
 
 from __future__ import annotations
 
 import pytest
 
+from reprior.benchmark.bases import BaseSpec
 from reprior.benchmark.cells import Cell
 from reprior.benchmark.grid import Plan
 from reprior.benchmark.predictive import PredictCell
+from reprior.benchmark.presets import TASKS, method_settings
 from reprior.errors import InputError
+from reprior.guidance.importance import SIRSettings
 
 
 def test_the_whole_grid_of_the_paper():
@@ -80,3 +83,10 @@ def test_the_exact_predictive_is_there_once_asked_for_or_not():
     for asked in (("base",), ("base", "exact")):
         cells = Plan(tasks=("oup",), regimes=("id",), methods=asked, parts=("predictive",), runs=1).cells()
         assert [c.method for c in cells] == ["base", "exact"]
+
+
+def test_preset_paper_resamples_with_replacement_and_groups_series():
+    assert method_settings("sir", "paper", 700, quick=False) == SIRSettings(pool=700, resampling="multinomial")
+    assert method_settings("sir", "best", 700, quick=False) == SIRSettings()
+    patches = {t: BaseSpec(t, "id", "simformer", "paper").settings()[0].patch for t in TASKS}
+    assert patches == {"two_moons": 1, "slcp": 1, "gaussian_linear": 1, "oup": 5, "turin": 20}
