@@ -10,6 +10,7 @@ Z(x) is the evidence ratio of the two priors, a Bayes factor, with a Monte Carlo
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -48,6 +49,7 @@ def adapt(
     accept_outside: bool = False,
     observed: Tensor | None = None,
     progress: bool = False,
+    cache: str | os.PathLike[str] | None = None,
 ) -> AdaptedPosterior:
     """Changes the prior of a posterior. No simulator is called and the base is left as it is.
 
@@ -61,6 +63,8 @@ def adapt(
         accept_outside: go on although q has mass outside p's support.
         observed: for `AdaptedPosterior.predict` with a learned method: which entries of x are observed, with shape (m,).
         progress: show progress bars.
+        cache: a folder where a learned method keeps its base draws, so that another estimator, or a call that was cut
+            off, need not draw them again.
     """
     if method not in METHODS:
         raise InputError(f"method {method!r} is unknown; allowed: {', '.join(METHODS)}")
@@ -78,7 +82,7 @@ def adapt(
         guidance, why = build_guidance("none", posterior, change, None, seed, observed, progress)
         why = "the target prior equals the prior, so nothing changes"
     else:
-        guidance, why = build_guidance(method, posterior, change, settings, seed, observed, progress)
+        guidance, why = build_guidance(method, posterior, change, settings, seed, observed, progress, cache)
     return AdaptedPosterior(posterior, change, guidance, why, tuple(warnings), posterior.sampler)
 
 

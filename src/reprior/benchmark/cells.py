@@ -122,6 +122,7 @@ class Cell:
             method="none" if self.method == "base" else self.method,
             settings=method_settings(self.method, self.preset, self.samples, self.quick),
             seed=seed,
+            cache=folder / "cache",
         )
         adapt_seconds = time.monotonic() - clock
         for k in range(self.observations):

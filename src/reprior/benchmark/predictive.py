@@ -106,13 +106,13 @@ class PredictCell:
         result: dict[str, Any] = {"kind": "predictive", "cell": asdict(self), "refused": "", "commit": commit()}
         result["cell"]["network"] = self._spec.network
         try:
-            result |= self._measure(bases)
+            result |= self._measure(folder, bases)
         except RefusedError as error:  # the method cannot make this change, and its record says so
             result |= {"refused": str(error), "rows": []}
         write_once(path, {**result, "seconds": time.monotonic() - began})
         return path
 
-    def _measure(self, bases: Path) -> dict[str, Any]:
+    def _measure(self, folder: Path, bases: Path) -> dict[str, Any]:
         task = tasks.get(self.task)
         _, x = task.observations(self.regime, self.observations, seed=self.seed)
         observed, seed = first_third(task.x_dim), run_seed(self.run)
@@ -130,6 +130,7 @@ class PredictCell:
                 settings=method_settings(self.method, self.preset, self.samples, self.quick),
                 seed=seed,
                 observed=observed,
+                cache=folder / "cache",
             )
             chosen, why = adapted.method, adapted.why
 

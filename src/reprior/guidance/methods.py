@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import is_dataclass, replace
 from typing import Any
 
@@ -79,6 +80,7 @@ def build_guidance(
     seed: int,
     observed: Tensor | None = None,
     progress: bool = False,
+    cache: str | os.PathLike[str] | None = None,
 ) -> tuple[Guidance, str]:
     """The guidance of a method, trained where it needs training, and one sentence on the choice."""
     if method == "auto":
@@ -89,23 +91,23 @@ def build_guidance(
                 change, posterior.base.noise, RejuvenateGuidance(change, posterior.base.noise)
             ), why
         chosen = settings if METHODS[method][0] is RatioSettings else None
-        return build_guidance(method, posterior, change, chosen, seed, observed, progress)[0], why
+        return build_guidance(method, posterior, change, chosen, seed, observed, progress, cache)[0], why
     why = "asked for"
     chosen = settings_of(method, settings)
     noise = posterior.base.noise
     if method in ESTIMATORS:
         chosen = _fit_to_base(chosen, posterior)
-        return learn_ratio(posterior, change, method, chosen, seed, progress, _mask(observed)), why
+        return learn_ratio(posterior, change, method, chosen, seed, progress, _mask(observed), cache=cache), why
     if method == "wsm":
         chosen = _fit_to_base(chosen, posterior)
-        return learn_correction(posterior, change, chosen, seed, progress, _mask(observed)), why
+        return learn_correction(posterior, change, chosen, seed, progress, _mask(observed), cache=cache), why
     if method == "priorguide":
         return PriorGuide(change, chosen, fit_mixture(change, chosen, seed)), why
     if method == "rejuvenate":
         learned = None
         if chosen.below == "learned":  # on the base itself: what transport takes over has a largest noise, and s0 none
             training = _fit_to_base(replace(BEST, under="base"), posterior)
-            learned = learn_ratio(posterior, change, "nre", training, seed, progress, _mask(observed))
+            learned = learn_ratio(posterior, change, "nre", training, seed, progress, _mask(observed), cache=cache)
         return RejuvenateGuidance(change, noise, chosen, learned), why
     simple = {
         "none": lambda: NoGuidance(),

@@ -7,6 +7,7 @@ In score terms the weight is (sigma_t / alpha_t)^2 up to a factor: the unweighte
 
 from __future__ import annotations
 
+import os
 from dataclasses import asdict
 from typing import Any
 
@@ -86,9 +87,10 @@ def learn_correction(
     progress: bool = True,
     observed: Tensor | None = None,
     pool: Pool | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> WeightedScoreGuidance:
     """Learns the correction. Arguments as in `reprior.ratio.training.learn_ratio`."""
-    pool = make_pool(posterior, change, settings, seed, observed) if pool is None else pool
+    pool = make_pool(posterior, change, settings, seed, observed, cache=cache) if pool is None else pool
     generator = torch.Generator().manual_seed(seed + 1)
     copies = NOISY_COPIES if settings.weights == "posterior" else 1
     rows = join([noisy_rows(posterior, pool, settings.time, True, generator) for _ in range(copies)])

@@ -8,6 +8,7 @@ ones, half of them resampled towards q's marginal (with weights r, tempered wher
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 import torch
@@ -15,17 +16,16 @@ from torch import Generator, Tensor
 
 from reprior import metrics
 from reprior.change import PriorChange
-from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import Sampler, chunked
+from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import precision_of
 from reprior.guidance.quadratic import Quadratic
-from reprior.guidance.transport import Transported
 from reprior.posterior import Posterior
+from reprior.ratio.draws import base_draws
 from reprior.simulations import Simulations
 from reprior.weights import share
 
-__all__ = ["Pool", "bound", "joint_pool", "likely_x", "posterior_pool", "tempered_weights"]
+__all__ = ["Pool", "joint_pool", "likely_x", "posterior_pool", "tempered_weights"]
 
 
 @dataclass(frozen=True)
@@ -104,13 +104,6 @@ def stored(posterior: Posterior, observed: Tensor | None) -> tuple[Tensor, Tenso
     return theta, x
 
 
-@torch.no_grad()
-def bound(posterior: Posterior, x: Tensor, predict: bool, under: Quadratic | None) -> Denoiser:
-    """The base at standardised observations, with shape (K, m), transported where a part of log r is taken over."""
-    denoiser = posterior.base.condition(x.to(posterior.device), predict)
-    return denoiser if under is None else Transported(denoiser, under)
-
-
 def posterior_pool(
     posterior: Posterior,
     change: PriorChange,
@@ -120,6 +113,7 @@ def posterior_pool(
     generator: Generator,
     observed: Tensor | None = None,
     under: Quadratic | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Pool:
     """Base draws at stored observations, weighted within each.
 
@@ -132,6 +126,7 @@ def posterior_pool(
         generator: the source of randomness.
         observed: which entries of x are observed, with shape (m,); all if None.
         under: a part of log r that transport takes over: draws and weights are those of what is left.
+        cache: the folder where base draws are kept, or None.
     """
     theta, x = stored(posterior, observed)
     weights = tempered_weights(change(theta), least=min(200.0, len(theta) / 10))
@@ -140,12 +135,7 @@ def posterior_pool(
     rows = torch.cat([towards, plain])
     rows = rows[torch.randperm(len(rows), generator=generator)]
     x = x[rows]
-    parts = []
-    block = 256
-    for i in range(0, len(x), block):
-        denoiser = bound(posterior, x[i : i + block], observed is not None, under)
-        parts.append(chunked(denoiser, draws, sampler, generator).cpu())
-    pool = torch.cat(parts, dim=1)  # (draws, K, D)
+    pool = base_draws(posterior, x, draws, sampler, generator, observed is not None, under, cache)  # (draws, K, D)
     log_r = change.log_w(pool) if under is None else change.log_w(pool) - under(pool)
     _check_mass(log_r)
     weight = torch.softmax(log_r, 0) * draws
@@ -180,16 +170,18 @@ def joint_pool(
     sampler: Sampler,
     generator: Generator,
     observed: Tensor | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Pool:
-    """The paper's training set: all stored pairs, and base draws at some stored observations, with joint weights."""
+    """The paper's training set: all stored pairs, and base draws at some stored observations, with joint weights.
+
+    Arguments as in `posterior_pool`.
+    """
     theta, x = stored(posterior, observed)
     hidden = torch.tensor([], dtype=torch.long) if observed is None else (~observed).nonzero()[:, 0]
     full = posterior.scales.x.forward(posterior.simulations.x)  # pyright: ignore[reportOptionalMemberAccess]
     theta = torch.cat([theta, full[:, hidden]], dim=1)
     chosen = torch.randperm(len(x), generator=generator)[:observations]
-    with torch.no_grad():
-        denoiser = posterior.base.condition(x[chosen].to(posterior.device), predict=observed is not None)
-    more = chunked(denoiser, draws, sampler, generator).cpu()
+    more = base_draws(posterior, x[chosen], draws, sampler, generator, observed is not None, cache=cache)
     every = torch.cat([theta, more.transpose(0, 1).reshape(-1, theta.shape[1])])
     log_r = change.log_w(every)
     _check_mass(log_r)

@@ -6,6 +6,7 @@ Noise is added afresh: each of `NOISY_COPIES` copies of the pool gets its own no
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 
 import torch
@@ -21,8 +22,9 @@ from reprior.guidance.choose import left_by_transport, transport_refused
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
 from reprior.guidance.quadratic import Quadratic, expressible_part, find_quadratic
 from reprior.posterior import Posterior
+from reprior.ratio.draws import bound
 from reprior.ratio.losses import loss_of
-from reprior.ratio.pool import Pool, bound, joint_pool, posterior_pool
+from reprior.ratio.pool import Pool, joint_pool, posterior_pool
 
 __all__ = ["Rows", "learn_ratio", "make_pool", "noisy_rows"]
 
@@ -57,11 +59,14 @@ def make_pool(
     seed: int,
     observed: Tensor | None,
     under: Quadratic | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Pool:
     """The training set that the settings ask for."""
     generator = torch.Generator().manual_seed(seed)
     common = (posterior, change, settings.observations, settings.draws, settings.sampler, generator, observed)
-    return joint_pool(*common) if settings.weights == "joint" else posterior_pool(*common, under)
+    if settings.weights == "joint":
+        return joint_pool(*common, cache)
+    return posterior_pool(*common, under, cache)
 
 
 def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generator) -> Tensor:
@@ -120,6 +125,7 @@ def learn_ratio(
     progress: bool = True,
     observed: Tensor | None = None,
     pool: Pool | None = None,
+    cache: str | os.PathLike[str] | None = None,
 ) -> DensityRatioGuidance:
     """Learns a(theta_t, x, t) = log q(theta_t, x)/p(theta_t, x) and gives the guidance.
 
@@ -132,9 +138,10 @@ def learn_ratio(
         progress: show the progress bar.
         observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
         pool: a training set made before with the same settings.
+        cache: the folder where base draws are kept (`reprior.ratio.draws`), or None.
     """
     under = _taken_over(posterior, change, settings, seed, observed)
-    pool = make_pool(posterior, change, settings, seed, observed, under) if pool is None else pool
+    pool = make_pool(posterior, change, settings, seed, observed, under, cache) if pool is None else pool
     rest = change if under is None else change.without(under)
     generator = torch.Generator().manual_seed(seed + 1)
     wants_anchor = settings.anchor != "off" and change.differentiable
