@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -19,8 +20,18 @@ from reprior.guidance.density_ratio import BEST, PAPER, RatioSettings
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.transport import TransportGuidance
 from reprior.networks.ratio import RatioNetworkSettings
+from reprior.ratio import training
 from reprior.ratio.losses import ESTIMATORS
-from reprior.ratio.training import LOG_MEAN, LOG_STD, draw_noise, learn_ratio, make_pool, noisy_rows
+from reprior.ratio.training import (
+    LOG_MEAN,
+    LOG_STD,
+    NOISY_COPIES,
+    add_noise,
+    draw_noise,
+    learn_ratio,
+    make_pool,
+    noisy_rows,
+)
 
 POSTERIOR, PRIOR = gaussian_posterior(dim=1, c=0.5, n=2_000)
 TARGET = MultivariateNormal(torch.tensor([1.0]), torch.tensor([[0.6]]))
@@ -255,3 +266,17 @@ def test_a_training_of_few_steps_is_still_a_training(pool):
     guidance = learn_ratio(POSTERIOR, CHANGE, "nre", settings(1), 0, progress=False, pool=pool)
     assert guidance.result is not None
     assert guidance.result.stopped == "steps"
+
+
+@pytest.mark.parametrize(("anchor", "calls"), [("off", 1 + 3), ("on", NOISY_COPIES)])
+def test_a_network_alone_sees_fresh_noise_in_each_step(pool, monkeypatch, anchor, calls):
+    seen = []
+
+    def noted(theta, *more):
+        seen.append(add_noise(theta, *more)[0])
+        return add_noise(theta, *more)
+
+    monkeypatch.setattr(training, "add_noise", noted)
+    learn_ratio(POSTERIOR, CHANGE, "nre", settings(3, anchor), 0, progress=False, pool=pool)
+    assert len(seen) == calls
+    assert not any(torch.equal(a, b) for a, b in itertools.pairwise(seen[-3:]))

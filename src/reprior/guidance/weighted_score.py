@@ -92,8 +92,7 @@ def learn_correction(
     """Learns the correction. Arguments as in `reprior.ratio.training.learn_ratio`."""
     pool = make_pool(posterior, change, settings, seed, observed, cache=cache) if pool is None else pool
     generator = torch.Generator().manual_seed(seed + 1)
-    copies = NOISY_COPIES if settings.weights == "posterior" else 1
-    rows = join([noisy_rows(posterior, pool, settings.time, True, generator) for _ in range(copies)])
+    rows = join([noisy_rows(posterior, pool, settings.time, True, generator) for _ in range(NOISY_COPIES)])
     device = posterior.device
     features = features_of(posterior.base, pool.x, ROWS)
     with torch.random.fork_rng():

@@ -1,7 +1,8 @@
 """Training a learned guidance on a pool of weighted base samples.
 
-Noise is added afresh: each of `NOISY_COPIES` copies of the pool gets its own noise levels and its denoised means
-(needed by the anchor, and by weighted score matching), computed once; minibatches are drawn from them.
+A network alone sees fresh noise in each step. Where denoised means are needed (by the anchor, and by weighted score
+matching), each of `NOISY_COPIES` copies of the pool gets its own noise and its means, computed once, and minibatches are
+drawn from these. The noise of held-out rows is fixed.
 """
 
 from __future__ import annotations
@@ -78,13 +79,18 @@ def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generat
     return (LOG_MEAN + LOG_STD * torch.randn(n, 1, generator=generator)).exp().clamp(s_min, s_max)
 
 
+def add_noise(theta: Tensor, posterior: Posterior, time: str, generator: Generator) -> tuple[Tensor, Tensor]:
+    """Noisy parameters z, with shape (n, D), and their noise levels, with shape (n, 1), from theta_0, (n, D)."""
+    s = draw_noise(len(theta), time, posterior.base.s_min, posterior.base.s_max, generator)
+    return theta + s * torch.randn(theta.shape, generator=generator), s
+
+
 @torch.no_grad()
 def noisy_rows(
     posterior: Posterior, pool: Pool, time: str, means: bool, generator: Generator, under: Quadratic | None = None
 ) -> Rows:
     """One noisy copy of every row of a pool."""
-    s = draw_noise(len(pool.theta), time, posterior.base.s_min, posterior.base.s_max, generator)
-    z = pool.theta + s * torch.randn(pool.theta.shape, generator=generator)
+    z, s = add_noise(pool.theta, posterior, time, generator)
     row = torch.arange(len(z))
     mean = torch.zeros_like(z)
     if means:
@@ -145,7 +151,7 @@ def learn_ratio(
     rest = change if under is None else change.without(under)
     generator = torch.Generator().manual_seed(seed + 1)
     wants_anchor = settings.anchor != "off" and change.differentiable
-    copies = NOISY_COPIES if settings.weights == "posterior" else 1
+    copies = NOISY_COPIES if wants_anchor else 1
     rows = join([noisy_rows(posterior, pool, settings.time, wants_anchor, generator, under) for _ in range(copies)])
     anchor = torch.zeros(len(rows.z))
     if wants_anchor:
@@ -170,7 +176,8 @@ def learn_ratio(
             held_out["anchor" if on else "plain"] = tried.best_loss
             seconds += tried.seconds
         options = (held_out["anchor"] < held_out["plain"],)
-    model, result = _fit_one(posterior, pool, rows, anchor, estimator, settings, seed, options[0], progress, as_it_is)
+    common = (posterior, pool, rows, anchor, estimator, settings, seed, options[0], progress)
+    model, result = _fit_one(*common, fresh=not wants_anchor, as_it_is=as_it_is)
     notes = {
         "training_ess": pool.ess,
         "anchored": model.anchored,
@@ -204,6 +211,7 @@ def _fit_one(
     seed: int,
     anchored: bool,
     progress: bool,
+    fresh: bool = False,
     as_it_is: bool = False,
 ) -> tuple[RatioModel, FitResult]:
     device = posterior.device
@@ -219,14 +227,19 @@ def _fit_one(
     score = loss_of(estimator)
     weight = pool.weight.clamp(max=float(pool.weight.mean()) * 1e6)
 
-    def value(module: nn.Module, some: Tensor) -> Tensor:
+    def value(module: nn.Module, some: Tensor, z: Tensor, s: Tensor) -> Tensor:
         row = rows.row[some]
         code = module.network.encode(features[pool.index[row].to(device)])  # pyright: ignore
-        a = module(rows.z[some].to(device), rows.s[some].to(device), code, anchor[some].to(device))
-        return score(a, weight[row].to(device))
+        return score(module(z.to(device), s.to(device), code, anchor[some].to(device)), weight[row].to(device))
+
+    def loss(module: nn.Module, i: Tensor, generator: Generator) -> Tensor:
+        some = kept[i]
+        if fresh:
+            return value(module, some, *add_noise(pool.theta[rows.row[some]], posterior, settings.time, generator))
+        return value(module, some, rows.z[some], rows.s[some])
 
     def validate(module: nn.Module) -> float:
-        parts = [value(module, part) for part in held.split(20_000)]
+        parts = [value(module, part, rows.z[part], rows.s[part]) for part in held.split(20_000)]
         return float(torch.stack(parts).mean())
 
     start = {k: v.clone() for k, v in model.state_dict().items()}
@@ -236,7 +249,7 @@ def _fit_one(
         return model.requires_grad_(False), FitResult(0, 0, untrained, [], 0.0, "not trained")
     result = fit(
         model,
-        lambda module, i, _: value(module, kept[i]),
+        loss,
         validate,
         len(kept),
         settings.training,
