@@ -6,6 +6,8 @@ import io
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -155,3 +157,20 @@ def test_no_scheduler_is_said_in_one_line(monkeypatch):
 def test_no_workers_are_refused():
     with pytest.raises(InputError, match="workers must be at least 1"):
         local_executor(0).__enter__()
+
+
+def test_workers_end_with_a_run_that_is_killed(tmp_path):
+    script = tmp_path / "long_run.py"
+    script.write_text(
+        "import time\n"
+        "from reprior.benchmark.runner import local_executor\n"
+        "if __name__ == '__main__':\n"
+        "    with local_executor(1) as (pool, _):\n"
+        "        pool.submit(print, 'at work', flush=True).result()\n"
+        "        pool.submit(time.sleep, 600).result()\n"
+    )
+    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "at work\n"
+        run.kill()
+        run.communicate(timeout=60)  # returns once nobody holds the pipe, the worker included

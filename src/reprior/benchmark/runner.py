@@ -11,6 +11,8 @@ failed.
 from __future__ import annotations
 
 import multiprocessing
+import os
+import threading
 import time
 import traceback
 from collections import defaultdict
@@ -53,11 +55,11 @@ class GridCell(Protocol):
 
 @contextmanager
 def local_executor(workers: int) -> Iterator[tuple[Executor, int]]:
-    """Processes of one torch thread each, and their number."""
+    """Processes of one torch thread each, which end when this one ends, however it does; and their number."""
     if workers < 1:
         raise InputError(f"workers must be at least 1; got {workers}")
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=one_thread)
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_begin_worker)
     try:
         yield pool, workers
     finally:
@@ -237,6 +239,19 @@ class _Round:
         for cell in cells:
             self.errors[cell.name] = before + "".join(traceback.format_exception(error))
             self.progress.failed(cell.name, f"{before}{type(error).__name__}: {error}")
+
+
+def _begin_worker() -> None:
+    """One torch thread, and an end to a worker whose run was killed: it would go on with its cell for nobody."""
+    one_thread()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def _make_base(spec: BaseSpec, folder: Path) -> None:
