@@ -92,3 +92,12 @@ def test_a_sampler_that_ran_away_is_told_in_few_digits(tmp_path):
     write_records(tmp_path, "nre", [[2e9] * 10] * 3, metric="rmse")
     write_tables(summarise(tmp_path), tmp_path / "tables")
     assert "2.0e+09 (0.000)" in (tmp_path / "tables" / "rmse.md").read_text()
+
+
+def test_preset_paper_stands_beside_the_paper(tmp_path):
+    write_records(tmp_path, "nre", [[0.5, 0.6, 0.7]], preset="paper", network="simformer")
+    write_records(tmp_path, "kliep", [[0.9]])  # of preset best: not here
+    write_tables(summarise(tmp_path), tmp_path / "tables")
+    text = (tmp_path / "tables" / "preset_paper.md").read_text()
+    assert "| task | regime | base | priorguide | wsm | nre | kliep | *sir* | *analytic* |" in text
+    assert "| OUP | id | - / 0.52 | - / 0.53 | - / 0.55 | 0.600 / 0.51 | - / 0.51 | - / 0.68 |  |" in text

@@ -51,12 +51,14 @@ def write_tables(rows: Rows, folder: Path, refused: dict[Place, str] | None = No
     texts = {"summary": _summary(rows, paper)}
     if any(r["method"] in COMPARED and r["metric"] == "c2st_fast" for r in rows):
         texts["same_base"] = _same_base(rows)
+    if any((r["preset"], r["metric"]) == ("paper", "c2st") for r in rows):
+        texts["preset_paper"] = _preset_paper(rows, paper)
     for metric, title in TITLES.items():
         if any(r["metric"] == metric for r in rows):
             texts[metric] = f"## {title}\n\n" + _metric(rows, metric, paper, refused or {})
     if any(r["metric"] == "ess" and r["method"] == "base" for r in rows):
         texts["ess"] = _ess(rows, paper)
-    for name in {*TITLES, "same_base", "ess"} - set(texts):
+    for name in {*TITLES, "same_base", "preset_paper", "ess"} - set(texts):
         (folder / f"{name}.md").unlink(missing_ok=True)
     return [write_text(folder / f"{name}.md", text) for name, text in texts.items()]
 
@@ -160,6 +162,27 @@ def _same_base(rows: Rows) -> str:
             if ours:
                 told = [[ours.get((regime, "best", "mlp", m), "-") for regime in REGIMES] for m in COMPARED]
                 lines.append(_line(NAMES[task], by, *(" / ".join(pair) for pair in told)))
+    return "\n".join(lines) + "\n"
+
+
+def _preset_paper(rows: Rows, paper: dict[Key, PaperValue]) -> str:
+    """C2ST of every method of preset paper by the forest, beside the paper's own."""
+    ours = {_place(r): r for r in rows if (r["preset"], r["metric"]) == ("paper", "c2st")}
+    methods = PRESET_METHODS["paper"]
+    lines = [
+        "## C2ST in preset `paper`, random forest: ours / the paper's\n",
+        _line("task", "regime", *(f"*{m}*" if m in UNRANKED else m for m in methods)),
+        _line("---", "---", *["---:"] * len(methods)),
+    ]
+    for task in TASKS:
+        for regime in REGIMES:
+            cells = []
+            for method in methods:
+                row = ours.get((task, regime, "paper", "simformer", method))
+                theirs = paper.get((task, regime, method, "c2st"))
+                told = "-" if row is None else "diverges" if math.isnan(row["mean"]) else f"{row['mean']:.3f}"
+                cells.append("" if theirs is None else f"{told} / {theirs[0]:.2f}")
+            lines.append(_line(NAMES[task], regime, *cells))
     return "\n".join(lines) + "\n"
 
 
