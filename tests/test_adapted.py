@@ -381,11 +381,12 @@ def test_what_is_drawn_again_follows_the_same_law_as_the_rest():
 # --- a prior without gradient ----------------------------------------------------------------------------------------
 
 
-def test_scipy_target_that_is_not_gaussian_goes_through_sir():
+def test_scipy_target_that_is_not_gaussian_needs_no_gradient():
     frozen = stats.multivariate_t([0.3, 0.3], [[0.5, 0.0], [0.0, 0.5]], df=4)
     adapted = reprior.adapt(POSTERIOR, frozen)
-    assert adapted.method == "sir"
-    theta = adapted.sample((2_000,), X, seed=0)
+    assert adapted.method == "rejuvenate"
+    theta, info = adapted.sample((2_000,), X, seed=0, return_info=True)
+    assert info.details["below"] == "metropolis"
     base = exact_posterior(PRIOR, X, C)
     pool = base.sample(torch.Size((40_000,)))
     weights = torch.softmax(adapted.log_r(pool), 0).unsqueeze(-1)
@@ -482,6 +483,28 @@ def test_a_bayes_factor_of_a_function_is_warned_of():
     given = reprior.adapt(POSTERIOR, lambda theta: TARGET.log_prob(theta) + 100, "none")
     with pytest.warns(UserWarning, match="up to a constant"):
         given.evidence_ratio(X, draws=1_000)
+
+
+@pytest.mark.parametrize("offset", [-5_000.0, 5_000.0])
+def test_an_evidence_ratio_that_is_no_number_is_an_error(offset):
+    given = reprior.adapt(POSTERIOR, lambda theta: TARGET.log_prob(theta) + offset, "none")
+    with (
+        pytest.warns(UserWarning, match="up to a constant"),
+        pytest.raises(InputError, match=rf"log q\(x\)/p\(x\) is {'-' * (offset < 0)}[45]\d\d\d.*normalise log q"),
+    ):
+        given.evidence_ratio(X, draws=1_000)
+
+
+def test_the_evidence_ratio_of_what_is_left_of_a_target():
+    # p = U(-1, 1) and q = N(0, 1): 32 % of q is left out. At x = theta + N(0, 0.3) the posterior is a cut Gaussian.
+    base, _ = gaussian_posterior(dim=1, c=0.3)
+    flat = replace(base, prior=Independent(Uniform(torch.full((1,), -1.0), torch.ones(1)), 1))
+    adapted = reprior.adapt(flat, MultivariateNormal(torch.zeros(1), torch.eye(1)), "sir", accept_outside=True)
+    left = 1 - 2 * float(torch.special.ndtr(torch.tensor(-1.0)))
+    assert adapted.change.outside == pytest.approx(1 - left, abs=0.02)
+    theta = flat.sample((10_000,), torch.zeros(1), seed=0)
+    ratio = (torch.exp(-(theta**2) / 2) / math.sqrt(2 * math.pi) / left / 0.5).mean()
+    assert adapted.evidence_ratio(torch.zeros(1))[0] == pytest.approx(float(ratio), rel=0.03)
 
 
 def test_a_narrow_target_far_from_the_data_is_named():

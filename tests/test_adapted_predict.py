@@ -179,3 +179,20 @@ def test_auto_predicts_on_a_base_of_scalar_noise_that_needs_all_of_x(posterior):
     assert "needs a base trained with noise='diagonal'" in adapted.why
     theta, full = adapted.predict((DRAWS,), GAPS, seed=1)
     check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(narrow, OBSERVED), MARGIN)
+    # A multiple of I in standardised units, which theta alone is transported by; and a pure shift, which moves no noise.
+    unit = scalar.scales.theta
+    evenly = MultivariateNormal(PRIOR.mean, torch.diag(1 / (1 / PRIOR.variance + 1 / unit.scale**2)))
+    shift = MultivariateNormal(PRIOR.mean + 0.3, PRIOR.covariance_matrix)
+    for target, refused in ((evenly, True), (shift, False)):
+        alone = reprior.adapt(scalar, target, "transport")
+        if refused:
+            with pytest.raises(InputError, match="needs a base trained with noise='diagonal'"):
+                alone.predict((DRAWS,), GAPS, seed=1)
+        else:
+            theta, full = alone.predict((DRAWS,), GAPS, seed=1)
+            check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(target, OBSERVED), MARGIN)
+        theta, full, info = reprior.adapt(scalar, target, "rejuvenate").predict(
+            (DRAWS,), GAPS, seed=1, return_info=True
+        )
+        assert info.details["below"] == ("anchor" if refused else "transport")
+        check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(target, OBSERVED), MARGIN)

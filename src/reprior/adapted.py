@@ -37,6 +37,7 @@ CHECK_DRAWS = 2_000  # base draws behind ESS, k-hat and Z(x)
 CHECK_SAMPLER = Sampler(steps=20)
 LOW_ESS = 0.01
 HIGH_K = 0.7
+LARGEST_LOG = 700.0  # exp of more is no number in double precision
 FEW_EFFECTIVE = 100  # effective draws behind Z(x) below which its error is some 10 %
 
 
@@ -247,6 +248,8 @@ class AdaptedPosterior:
     def evidence_ratio(self, x: Tensor, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
         """Z(x) = q(x) / p(x) = E_p(theta|x)[r], and its standard error; a Bayes factor if q is normalised.
 
+        Where mass of q outside p's support was left out (``accept_outside``), q is what is left of it, normalised.
+
         Arguments:
             x: one observation, with shape (m,) or (1, m).
             draws: base draws.
@@ -254,8 +257,17 @@ class AdaptedPosterior:
         """
         if self.change.kind == "callable":
             warn("log q was given as a function, maybe up to a constant: then this ratio is too", stacklevel=2)
-        r = self._log_w_draws(x, draws, seed).double().exp()
-        return float(r.mean()), float(r.std() / math.sqrt(draws))
+        log_w = self._log_w_draws(x, draws, seed).double()
+        if self.change.outside > 0:
+            log_w = log_w - math.log1p(-self.change.outside)
+        top = float(log_w.max())
+        r = (log_w - top).exp()
+        log_z = top + math.log(float(r.mean()))
+        if abs(log_z) > LARGEST_LOG:
+            raise InputError(
+                f"log q(x)/p(x) is {log_z:.6g}, so the ratio itself is no number: normalise log q, or take off its constant"
+            )
+        return math.exp(log_z), math.exp(top) * float(r.std()) / math.sqrt(draws)
 
     def _log_w_draws(self, x: Tensor, draws: int, seed: int) -> Tensor:
         x = check_x(x, self.posterior.x_dim, single=True)

@@ -24,6 +24,8 @@ __all__ = ["PriorChange", "make_change", "outer_of", "reach_of"]
 TOLERATED = 1e-3  # of q's mass outside p's support, with a warning
 CHECKED = 10_000  # draws of q that are checked against the support of p
 KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
+PIECES = 64  # of the way between two points, over which the gradient of log r is added up
+STEPPED = 0.05  # the share of such ways over which it does not add up, from which on log r has steps
 FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this, and of q
 
 
@@ -253,4 +255,23 @@ def _has_gradient(change: PriorChange, theta: Tensor, seed: int) -> bool:
         told = (gradient * step).sum(-1)
         fine = torch.isfinite(rise)  # a step may leave the support
         allowed = 0.1 * told.abs() + 1e-4 * (1 + value.abs())  # curvature, and rounding in single precision
-    return not bool(fine.any()) or float(((rise - told).abs() <= allowed)[fine].float().mean()) > 0.5
+        local = not bool(fine.any()) or float(((rise - told).abs() <= allowed)[fine].float().mean()) > 0.5
+    return local and _adds_up(change, theta.detach(), seed)
+
+
+def _adds_up(change: PriorChange, theta: Tensor, seed: int) -> bool:
+    """Whether the gradient adds up to the difference of log r between points: it does not over a step (a histogram)."""
+    order = torch.randperm(len(theta), generator=torch.Generator().manual_seed(seed + 1))
+    start, way = theta, theta[order] - theta
+    middles = (torch.arange(PIECES, device=theta.device, dtype=theta.dtype) + 0.5) / PIECES
+    with torch.enable_grad():
+        path = (start + middles[:, None, None] * way).requires_grad_(True)
+        value = change.log_r(path)
+        (gradient,) = torch.autograd.grad(value.sum(), path)
+    pieces = (gradient * way).sum(-1) / PIECES  # (pieces, pairs)
+    with torch.no_grad():
+        rise = change.log_r(theta[order]) - change.log_r(start)
+    inside = torch.isfinite(value).all(0) & torch.isfinite(pieces).all(0) & torch.isfinite(rise)
+    allowed = 0.1 + 0.1 * pieces.abs().sum(0)  # the sum is no integral: kinks, and slopes that grow towards an edge
+    off = ((pieces.sum(0) - rise).abs() > allowed)[inside].float()
+    return len(off) == 0 or float(off.mean()) < STEPPED

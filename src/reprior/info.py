@@ -38,7 +38,7 @@ class Info:
             f"samples     {self.n} for {self.observations} observation(s) in {self.seconds:.1f} s",
             f"rejected    {100 * self.rejected:.2f} % outside the support",
         ]
-        lines += [f"{name:<12}{_short(value)}" for name, value in self.details.items()]
+        lines += [f"{name:<11} {_short(value)}" for name, value in self.details.items()]
         lines += [f"warning     {text}" for text in self.warnings]
         return "\n".join(lines)
 

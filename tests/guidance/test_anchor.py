@@ -9,7 +9,7 @@ import pytest
 import torch
 from exact import gaussian_posterior
 from scipy import stats as scipy_stats
-from torch.distributions import Independent, Laplace, MultivariateNormal
+from torch.distributions import Beta, Independent, Laplace, MultivariateNormal, Uniform
 
 from reprior.change import make_change
 from reprior.errors import InputError
@@ -36,6 +36,15 @@ def generator(seed: int = 0) -> torch.Generator:
 
 def states(s: float) -> torch.Tensor:
     return (1 + s) * torch.randn(50, 2, 2, generator=generator())
+
+
+def test_outside_the_bounds_of_q_nothing_is_added():
+    flat = Independent(Uniform(torch.full((2,), -3.0), torch.full((2,), 3.0)), 1)
+    beta = make_change(flat, [Beta(torch.tensor(2.0), torch.tensor(2.0))] * 2, SCALE, 0)
+    base = POSTERIOR.condition(X[:1])
+    guided = AnchorGuided(base, beta, find_quadratic(beta), torch.eye(2).expand(1, 2, 2))
+    z, s = torch.full((1, 1, 2), -2.0), torch.tensor(0.1)
+    assert torch.equal(guided.mean(z, s), base.mean(z, s))
 
 
 @pytest.mark.parametrize("s", [0.02, 0.5, 3.0, 20.0])

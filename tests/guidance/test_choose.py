@@ -58,13 +58,8 @@ def chosen(posterior, target) -> tuple[str, str]:
             "one resampling step and a guided denoising need no training; not transport, as log",
         ),
         (FULL, FAR, "rejuvenate", "resampling in tempered steps"),
-        (FULL, FROZEN, "sir", "enough for importance resampling, and log q/p has no gradient"),
-        (
-            FULL,
-            blind_far,
-            "nre",
-            "too little to resample, and log q/p has no gradient to guide by: the ratio is learned",
-        ),
+        (FULL, FROZEN, "rejuvenate", "one resampling step and denoising moves that are accepted by q/p"),
+        (FULL, blind_far, "rejuvenate", "resampling in tempered steps and denoising moves that are accepted by q/p"),
         (
             FULL,
             BOX,
@@ -104,8 +99,8 @@ def test_without_simulations():
         "a Gaussian change that this base expresses exactly, with no training (no stored simulations to measure the ESS on)",
     )
     assert chosen(bare, LAPLACE)[0] == "rejuvenate"
-    method, why = chosen(bare, FROZEN)  # a ratio could not be learned
-    assert method == "sir"
+    method, why = chosen(bare, FROZEN)
+    assert method == "rejuvenate"
     assert "no stored simulations" in why
 
 

@@ -154,6 +154,8 @@ def test_k_hat_of_special_weights():
     assert pareto_k(torch.randn(20)) == math.inf  # too few to say
     few = torch.cat([torch.full((1_000,), -torch.inf), torch.randn(10)])
     assert pareto_k(few) == math.inf  # zero weights do not count
+    steps = torch.where(torch.rand(2_000, generator=generator()) < 0.7, math.log(4.0), 0.0)
+    assert pareto_k(steps) == -math.inf  # the largest weights are all the same
     bounded = torch.rand(5_000, generator=generator()).log()  # uniform weights: a bounded tail
     assert pareto_k(bounded) < 0
     shifted = -0.5 * torch.rand(5_000, generator=generator(), dtype=torch.float64).log()

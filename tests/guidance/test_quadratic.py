@@ -101,10 +101,13 @@ def test_too_few_points_say_nothing():
         (torch.diag(torch.tensor([1.0, 2.0])), "diagonal"),
         (torch.diag(torch.tensor([1.0, 0.0])), "diagonal"),
         (torch.tensor([[1.0, 0.2], [0.2, 1.0]]), "full"),
+        # A parameter that q pins down hides neither how two others go together nor, by rounding, makes it up.
+        (torch.block_diag(torch.tensor([[2.5e5]]), torch.tensor([[30.0, -10.0], [-10.0, 30.0]])), "full"),
+        (torch.tensor([[2.5e5, 1e-3, 0.0], [1e-3, 4.0, 0.0], [0.0, 0.0, 4.0]]), "diagonal"),
     ],
 )
 def test_shape_names_the_noise_that_expresses_it(L, shape):
-    assert Quadratic(L.double(), torch.zeros(2).double(), 0.0, 0.0).shape == shape
+    assert Quadratic(L.double(), torch.zeros(len(L)).double(), 0.0, 0.0).shape == shape
 
 
 def test_scaled_is_the_quadratic_of_a_power():
@@ -147,6 +150,9 @@ def test_no_components_without_a_gaussian_mixture_over_a_gaussian():
     )
     wide = Independent(Laplace(torch.zeros(2), torch.full((2,), 3.0)), 1)
     assert find_components(change(gauss, prior=wide)) is None
+    low, high = torch.tensor([[-1.0, -3.0], [1.0, -2.0]]), torch.tensor([[1.0, -1.0], [2.0, 0.0]])
+    boxes = MixtureSameFamily(Categorical(torch.ones(2)), Independent(Uniform(low, high), 1))
+    assert find_components(change(boxes)) is None
 
 
 def test_one_narrow_parameter_does_not_hide_that_another_is_no_gaussian():

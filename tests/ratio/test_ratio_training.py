@@ -280,3 +280,14 @@ def test_a_network_alone_sees_fresh_noise_in_each_step(pool, monkeypatch, anchor
     learn_ratio(POSTERIOR, CHANGE, "nre", settings(3, anchor), 0, progress=False, pool=pool)
     assert len(seen) == calls
     assert not any(torch.equal(a, b) for a, b in itertools.pairwise(seen[-3:]))
+
+
+def test_a_network_trained_in_vp_time_is_not_asked_beyond_it(pool):
+    guided = [
+        learn_ratio(POSTERIOR, CHANGE, "nre", replace(settings(2), time=time), 0, progress=False, pool=pool).guide(  # pyright: ignore
+            POSTERIOR.condition(torch.zeros(1, 1)), generator()
+        )
+        for time in ("vp", "log")
+    ]
+    assert guided[0].s_max == pytest.approx(VP().level(1.0))
+    assert guided[1].s_max == POSTERIOR.base.s_max > VP().level(1.0)

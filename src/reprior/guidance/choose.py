@@ -1,9 +1,8 @@
 """`method="auto"`: which method, and why, in one sentence.
 
-In order: transport where the change is Gaussian and the base can express it from noise to data (as exact as the base,
-and free); rejuvenation where log r can be differentiated, tempered where one resampling step keeps too little weight;
-importance resampling for a log r without gradient and enough ESS; a learned ratio otherwise. (A flat ratio, where there
-is nothing to do, is seen before: `reprior.adapt`.)
+Transport where the change is Gaussian and the base can express it from noise to data (as exact as the base, and free);
+rejuvenation otherwise, tempered where one resampling step keeps too little weight. (A flat ratio, where there is nothing
+to do, is seen before: `reprior.adapt`.)
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["choose", "left_by_transport", "transport_refused"]
 OBSERVATIONS = 16
 DRAWS = 500
 FLAT = 1e-3  # curvature and slope of log r, in standardised units, that are none
-ENOUGH = 0.05  # ESS/N that importance resampling of a large pool can live with
+ENOUGH = 0.05  # ESS/N below which a cut leaves too little to draw again what falls outside
 
 
 def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> tuple[str, str]:
@@ -50,20 +49,13 @@ def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tenso
             if quadratics and all(float(q.L.abs().max() + q.h.abs().max()) < FLAT for q in quadratics):
                 return "transport", f"a cut of the prior: what the base draws outside is drawn again ({told})"
             return "transport", f"{what} that this base expresses exactly, with no training ({told})"
-    if change.differentiable:
-        steps = "one resampling step" if ess >= 0.1 else "resampling in tempered steps"
-        return (
-            "rejuvenate",
-            f"{told}: {steps} and a guided denoising need no training; not transport, as {reason}",
-        )
-    if posterior.simulations is None:
-        return "sir", f"{told} or to learn a ratio from, and log q/p has no gradient to guide by"
-    if ess >= ENOUGH:
-        return "sir", f"{told}, enough for importance resampling, and log q/p has no gradient to guide by"
-    return (
-        "nre",
-        f"{told}, too little to resample, and log q/p has no gradient to guide by: the ratio is learned",
+    steps = "one resampling step" if ess >= 0.1 else "resampling in tempered steps"
+    moves = (
+        "a guided denoising"
+        if change.differentiable
+        else "denoising moves that are accepted by q/p, whose log has no gradient,"
     )
+    return "rejuvenate", f"{told}: {steps} and {moves} need no training; not transport, as {reason}"
 
 
 def look(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> tuple[float, str]:

@@ -16,6 +16,7 @@ it, and learns on the base itself elsewhere.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from torch import Generator, Tensor, nn
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, widen
 from reprior.diffusion.sampler import Sampler
+from reprior.diffusion.schedule import VP
 from reprior.diffusion.training import FitResult, Training
 from reprior.errors import InputError
 from reprior.guidance.anchor import anchor_value, posterior_draws, precision_of
@@ -35,7 +37,7 @@ from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
 from reprior.posterior import Posterior
 from reprior.ratio.losses import loss_of
 
-__all__ = ["BEST", "PAPER", "DensityRatioGuidance", "RatioModel", "RatioSettings"]
+__all__ = ["BEST", "PAPER", "DensityRatioGuidance", "RatioModel", "RatioSettings", "trained_to"]
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,11 @@ PAPER = RatioSettings(
 )
 
 
+def trained_to(settings: RatioSettings) -> float:
+    """The largest noise that the training of a network saw: beyond it, the network says nothing."""
+    return float(VP().level(VP().t_max)) if settings.time == "vp" else math.inf
+
+
 class RatioModel(nn.Module):
     """a(z, s, x) = (1 + g(s)) anchor + network(z, s, x).
 
@@ -188,7 +195,7 @@ class DensityRatioGuidance(Guidance):
         with torch.no_grad():
             features = self.posterior.base.features(denoiser.x)
             code = self.model.network.encode(widen(features, self.model.network.x_features))
-        return _RatioGuided(denoiser, self.model, code, self.change, self.quadratic, precision)
+        return _RatioGuided(denoiser, self.model, code, self.change, self.quadratic, precision, self.settings)
 
     def config(self) -> dict[str, Any]:
         network = self.model.network
@@ -215,11 +222,13 @@ class _RatioGuided(GradientGuided):
         change: PriorChange,
         quadratic: Quadratic,
         precision: Tensor,
+        settings: RatioSettings,
     ):
         super().__init__(inner)
         self.model, self.code, self.change = model, code, change
         self.quadratic, self.precision = quadratic, precision
         self.needs_mean_gradient = model.anchored
+        self.s_max = min(inner.s_max, trained_to(settings))
 
     def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
         anchor = mean[..., 0]

@@ -104,7 +104,9 @@ class GradientGuided(Wrapped):
                 with torch.no_grad():
                     mean = self.inner.mean(z, s)
             a = self.log_ratio(z, s, mean)
-            (gradient,) = torch.autograd.grad(a.sum(), z, create_graph=tracked)
+            gradient = torch.zeros_like(z)
+            if a.requires_grad:  # not where every mean lies outside q's support
+                (gradient,) = torch.autograd.grad(a.sum(), z, create_graph=tracked)
             guided = mean + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         return guided if tracked else guided.detach()
 

@@ -35,7 +35,7 @@ __all__ = ["METHODS", "PRESETS", "build_guidance"]
 
 # name: (kind of settings, what it does)
 METHODS: dict[str, tuple[type | None, str]] = {
-    "auto": (None, "chooses among transport, rejuvenate, sir and nre, and says why"),
+    "auto": (None, "chooses between transport and rejuvenate, and says why"),
     "transport": (None, "exact for Gaussian changes: the base asked at another point and noise"),
     "rejuvenate": (RejuvenateSettings, "resample a pool by r, noise it, denoise it with guidance"),
     "anchor": (None, "log r at the denoised mean, as guidance"),

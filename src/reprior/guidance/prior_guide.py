@@ -202,7 +202,9 @@ class _MonteCarloGuided(GradientGuided):
             with torch.enable_grad():
                 point = (mu + width * eps).requires_grad_(True)
                 log_r = self.change(point)
-                (slope,) = torch.autograd.grad(log_r.nan_to_num(neginf=0.0).sum(), point)
+                slope = torch.zeros_like(point)
+                if log_r.requires_grad:  # not where every point lies outside q's support
+                    (slope,) = torch.autograd.grad(log_r.nan_to_num(neginf=0.0).sum(), point)
             weight = torch.softmax(log_r.detach(), 0).nan_to_num(nan=0.0)
             parts.append((weight.unsqueeze(-1) * slope.nan_to_num(nan=0.0)).sum(0))
         u = torch.cat(parts).reshape(theta.shape)

@@ -20,6 +20,7 @@ __all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic"]
 
 TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
 NATS = 0.05  # what log r may be off where q is: the spread alone is no measure, one narrow parameter makes it huge
+ROUNDING = 1e-4  # of p's own curvature, 1: what is left of L where there is none
 NEAR = 20.0  # q is where log r is within so many nats of its largest value
 
 
@@ -48,12 +49,19 @@ class Quadratic:
     @property
     def shape(self) -> str:
         """What noise expresses L: "scalar" (a multiple of I), "diagonal" or "full"."""
-        size = self.L.abs().max().clamp(min=1.0)  # 1 is p's own curvature: what is left of a pure shift is rounding
-        off = self.L - torch.diag(self.L.diagonal())
-        if off.abs().max() > 1e-4 * size:
+        diagonal = self.L.diagonal()
+        # Each entry in units of its own two parameters: one that q pins down must not hide how two others go together.
+        size = torch.sqrt(1 + diagonal.abs())
+        off = (self.L - torch.diag(diagonal)).abs() / torch.outer(size, size)
+        if off.max() > ROUNDING:
             return "full"
-        spread = self.L.diagonal().max() - self.L.diagonal().min()
-        return "diagonal" if spread > 1e-4 * size else "scalar"
+        spread = diagonal.max() - diagonal.min()
+        return "diagonal" if spread > ROUNDING * self.L.abs().max().clamp(min=1.0) else "scalar"
+
+    @property
+    def curved(self) -> bool:
+        """Whether there is any L: it is none in a pure shift, which leaves every noise as it is."""
+        return bool(self.L.abs().max() > ROUNDING)
 
     def __call__(self, z: Tensor) -> Tensor:
         """The quadratic at standardised parameters, with shape (*, D); the first d entries count."""
@@ -88,6 +96,9 @@ def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> 
     logits = torch.log_softmax(mixture.mixture_distribution.logits, -1)
     z = _points(change, seed, points)
     theta = change.scale.inverse(_precise(change, z))
+    support = mixture.component_distribution.support
+    if support is not None and not bool(support.check(theta.unsqueeze(-2)).all()):
+        return None  # bounded components
     log_p = priors.log_prob(change.prior, theta)
     each = mixture.component_distribution.log_prob(theta.unsqueeze(-2)) + logits - log_p.unsqueeze(-1)
     fits = [_least_squares(z, each[:, k]) for k in range(each.shape[-1])]

@@ -8,6 +8,10 @@ the same move, so that no step loses more than a set part of the pool.
 The guidance below s0 is transport where log r is quadratic and the base can express it (exact), else the anchor, or a
 learned ratio if one is given. s0 is as large as the resampling needs (a pool of few effective members must be melted
 further), and no larger than the guidance is valid: s0^2 |Hessian of log r| about 1/2 for the anchor.
+
+Where log r has no gradient, or q's bounds cut the posterior, the noisy pool is denoised without guidance (or by
+transport), and each move is accepted or not by what is left of r (`reprior.guidance.metropolis`): a draw that ends
+outside must not be dropped, or the edge would be emptied.
 """
 
 from __future__ import annotations
@@ -27,11 +31,14 @@ from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import AnchorGuided, precision_of
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import check_mass, systematic
+from reprior.guidance.metropolis import sweep
 from reprior.guidance.quadratic import Quadratic, find_quadratic
 from reprior.guidance.transport import Transported, largest_noise, why_not
+from reprior.weights import largest_step
 
 __all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
 
+BELOW = ("choose", "transport", "anchor", "metropolis", "learned")
 POOL_STEPS = 32  # what is noised and denoised again gains nothing from a finer pool
 SPARE = 0.2  # where some weights are zero, more draws by this part, in place of those that end outside
 AGAIN = 5  # how often more are drawn where that was not enough
@@ -46,8 +53,11 @@ class RejuvenateSettings:
         s0: the noise level, in standardised units (lowered where transport does not reach that far); 0 chooses it
             from the ESS and the curvature of log r.
         steps: sampler steps from s0 down.
-        below: what guides below s0: "choose" (transport if exact, else the anchor), "transport", "anchor" or "learned"
-            (a ratio that is trained first, by nre with its defaults; tempered steps before the last are the anchor's).
+        below: what guides below s0: "choose" (transport if exact, else the anchor, else accept or not), "transport",
+            "anchor", "metropolis" (accept or not), or "learned" (a ratio that is trained first, by nre with its
+            defaults; tempered steps before the last are the anchor's).
+        sweeps: how often each member is moved where moves are accepted or not (half as often in tempered steps before
+            the last).
         ess: a step of tempering keeps at least this ESS/N; one step is enough where the whole change does.
         stages: the largest number of tempering steps.
     """
@@ -55,16 +65,19 @@ class RejuvenateSettings:
     pool: int = 10_000
     s0: float = 0.0
     steps: int = 14
-    below: Literal["choose", "transport", "anchor", "learned"] = "choose"
+    below: Literal["choose", "transport", "anchor", "metropolis", "learned"] = "choose"
+    sweeps: int = 6
     ess: float = 0.1
     stages: int = 12
 
     def __post_init__(self) -> None:
-        if self.below not in ("choose", "transport", "anchor", "learned"):
-            raise InputError(f"below={self.below!r} is unknown; allowed: choose, transport, anchor, learned")
-        if self.pool < 100 or self.s0 < 0 or self.steps < 2 or not 0 < self.ess < 1 or self.stages < 1:
+        if self.below not in BELOW:
+            raise InputError(f"below={self.below!r} is unknown; allowed: {', '.join(BELOW)}")
+        least = min(self.pool / 100, self.steps / 2, self.sweeps, self.stages)
+        if least < 1 or self.s0 < 0 or not 0 < self.ess < 1:
             raise InputError(
-                f"rejuvenate needs pool >= 100, s0 >= 0, steps >= 2, 0 < ess < 1, stages >= 1; got {asdict(self)}"
+                "rejuvenate needs pool >= 100, s0 >= 0, steps >= 2, sweeps >= 1, 0 < ess < 1, stages >= 1; "
+                f"got {asdict(self)}"
             )
 
 
@@ -114,44 +127,49 @@ class RejuvenateGuidance(Guidance):
         self.quadratic = find_quadratic(change)
         reason = why_not([self.quadratic] if self.quadratic.exact else None, noise)
         below = self.settings.below
+        gradient = self.quadratic.exact or change.differentiable
         if below == "choose":
-            below = "anchor" if reason else "transport"
+            below = "transport" if not reason else "anchor" if gradient else "metropolis"
         if below == "transport" and reason:
             raise RefusedError(f"rejuvenate cannot guide by transport: {reason}")
         if below == "learned" and learned is None:
             raise InputError("rejuvenate with below='learned' needs a learned guidance")
-        if below == "anchor" and not (self.quadratic.exact or change.differentiable):
-            raise RefusedError("rejuvenate guides by the gradient of log r, and this one has none; use method='sir'")
+        if below == "anchor" and not gradient:
+            raise RefusedError(
+                "the anchor guides by the gradient of log r, and this one has none; use below='metropolis'"
+            )
         self.below = below
-        # The steps on the way are guided by the anchor: without one, the change is made in a single step.
-        self.stages = self.settings.stages if self.quadratic.exact or change.differentiable else 1
+        # Before the last step a learned ratio leaves the guidance to the anchor: without one there is a single step.
+        self.stages = self.settings.stages if gradient or below == "metropolis" else 1
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
         least = self.change.least_log_p(pools)
         log_w = self.change.log_w(pools, least).cpu()
         check_mass(log_w)
-        out, notes = [], {"ess": [], "s0": [], "stages": []}
+        out, told = [], []
         for k in range(pools.shape[1]):
-            theta, s0, stages = self._move(denoiser.select(k), pools[:, k], log_w[:, k], least[k], n, generator)
+            theta, more = self._move(denoiser.select(k), pools[:, k], log_w[:, k], least[k], n, generator)
             out.append(theta)
-            notes["ess"].append(metrics.ess(log_w[:, k]))
-            notes["s0"].append(s0)
-            notes["stages"].append(stages)
-        return torch.stack(out, 1), {**notes, "below": self.below, "log_w": log_w}
+            told.append({"ess": metrics.ess(log_w[:, k]), **more})
+        names = dict.fromkeys(name for more in told for name in more)
+        return torch.stack(out, 1), {name: [more.get(name) for more in told] for name in names} | {"log_w": log_w}
 
     def _move(
         self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, least: Tensor, n: int, generator: Generator
-    ) -> tuple[Tensor, float, int]:
-        """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x)."""
-        power, stages, s0 = 0.0, 0, 0.0
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x), and what there is to say."""
+        power, stages, s0, told = 0.0, 0, 0.0, {}
         source = members = pool
         precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
-        first = log_w = log_w.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-        spare = 0 if bool(torch.isfinite(first).all()) else int(SPARE * n) + 10
+        first = log_w = _weights(log_w)
+        cut = not bool(torch.isfinite(first).all())
+        how = self._how(denoiser, cut)
+        walks = how == "metropolis" or (cut and how == "transport")  # moves are accepted or not: none ends outside
+        spare = int(SPARE * n) + 10 if cut and not walks else 0
         while power < 1:
             stages += 1
-            rise = self._rise(log_w, 1 - power) if stages < self.stages else 1 - power
+            rise = largest_step(log_w, 1 - power, self.settings.ess) if stages < self.stages else 1 - power
             power = min(1.0, power + rise)
             kept = n + spare if power == 1 else len(pool)
             members = rise * log_w
@@ -159,8 +177,12 @@ class RejuvenateGuidance(Guidance):
             spread = _spread(pool, members)
             # What a step keeps still descends from few members of the first pool, unless noise melts them together.
             ess = min(metrics.ess(members), metrics.ess(power * first))
-            s0 = self._level(denoiser, pool[index[:64]], spread, ess * len(pool), power)
-            source, pool = pool, self._melt(denoiser, pool[index], s0, precision, power, generator)
+            s0 = self._level(denoiser, how, pool[index[:64]], spread, ess * len(pool), power)
+            if walks:
+                pool, s0, accepted = self._walk(denoiser, how, pool[index], least, s0, power, generator)
+                told = {"accepted": accepted, "duplicates": len(pool) - len(pool.unique(dim=0))}
+            else:
+                source, pool = pool, self._melt(denoiser, how, pool[index], s0, precision, power, generator)
             log_w = self.change.log_w(pool, least).cpu()
             if power < 1:
                 check_mass(log_w.unsqueeze(1))
@@ -169,55 +191,80 @@ class RejuvenateGuidance(Guidance):
             if len(inside) >= n:
                 break
             index = systematic(members, n, generator)
-            pool = self._melt(denoiser, source[index], s0, precision, 1.0, generator)
+            pool = self._melt(denoiser, how, source[index], s0, precision, 1.0, generator)
             inside = torch.cat([inside, pool[torch.isfinite(self.change.log_w(pool, least))]])
-        return torch.cat([inside, outside])[:n], s0, stages
+        return torch.cat([inside, outside])[:n], {"s0": s0, "stages": stages, "below": how, **told}
 
-    def _rise(self, log_w: Tensor, most: float) -> float:
-        """The largest step of the power that keeps the ESS."""
-        if metrics.ess(most * log_w) >= self.settings.ess:
-            return most
-        low, high = 0.0, most
-        for _ in range(25):
-            middle = (low + high) / 2
-            low, high = (middle, high) if metrics.ess(middle * log_w) >= self.settings.ess else (low, middle)
-        return max(low, 1e-3)
+    def _how(self, denoiser: Denoiser, cut: bool) -> str:
+        """What guides below s0.
 
-    def _level(self, denoiser: Denoiser, some: Tensor, spread: Tensor, members: float, power: float) -> float:
+        Arguments:
+            denoiser: the base with one bound observation.
+            cut: whether q has no mass in a part of the posterior: an anchor that was not asked for is no guide there.
+        """
+        predicted = denoiser.dim > len(self.quadratic.h)
+        how = self.below
+        if how == "transport" and why_not([self.quadratic], self.noise, predicted):  # one noise for theta and x
+            how = "anchor"
+        return "metropolis" if cut and how == "anchor" and self.settings.below == "choose" else how
+
+    def _level(self, denoiser: Denoiser, how: str, some: Tensor, spread: Tensor, members: float, power: float) -> float:
         """s0: what the resampling needs, within what the guidance allows."""
+        most = self._limit(denoiser, how, some, power)
         if self.settings.s0 > 0:
-            most = self._limit(denoiser, some, power) if self.below == "transport" else math.inf
-            return min(self.settings.s0, most)
+            return min(self.settings.s0, most) if how == "transport" else self.settings.s0
         width = float(spread.mean())
         d = some.shape[1]
-        # Silverman's width for that many effective members, doubled: the guided process undoes what it blurs.
+        # Silverman's width for that many effective members, doubled: the reverse process undoes what it blurs.
         need = 2 * width * max(members, 2.0) ** (-1 / (d + 4))
-        return max(min(need, self._limit(denoiser, some, power), 2 * width), 5 * denoiser.s_min)
+        return max(min(need, most, 2 * width), 5 * denoiser.s_min)
 
-    def _limit(self, denoiser: Denoiser, some: Tensor, power: float) -> float:
-        if self.below == "transport":
+    def _limit(self, denoiser: Denoiser, how: str, some: Tensor, power: float) -> float:
+        if how == "transport":
             return min(largest_noise(self.quadratic.scaled(power)), denoiser.s_max)
-        if self.below == "learned" or self.quadratic.exact:
+        if how != "anchor" or self.quadratic.exact:
             return denoiser.s_max
         return math.sqrt(0.5 / max(power * curvature(self.change, self.quadratic, some), 1e-6))
 
-    def _guided(self, denoiser: Denoiser, precision: Tensor, power: float, generator: Generator) -> Denoiser:
-        if self.below == "transport":
+    def _guided(self, denoiser: Denoiser, how: str, precision: Tensor, power: float, generator: Generator) -> Denoiser:
+        if how == "transport":
             return Transported(denoiser, self.quadratic.scaled(power))
-        if self.below == "learned" and power == 1 and self.learned is not None:
+        if how == "learned" and power == 1 and self.learned is not None:
             return self.learned.guide(denoiser, generator)
         return AnchorGuided(denoiser, self.change, self.quadratic, precision, power)
 
     def _melt(
-        self, denoiser: Denoiser, pool: Tensor, s0: float, precision: Tensor, power: float, generator: Generator
+        self,
+        denoiser: Denoiser,
+        how: str,
+        pool: Tensor,
+        s0: float,
+        precision: Tensor,
+        power: float,
+        generator: Generator,
     ) -> Tensor:
-        guided = self._guided(denoiser, precision, power, generator)
+        """A noisy pool, denoised with guidance."""
+        guided = self._guided(denoiser, how, precision, power, generator)
         sampler = Sampler(steps=self.settings.steps)
         parts = []
         for part in pool.split(ROWS):
             z = (part + s0 * randn(part, generator)).unsqueeze(1)
             parts.append(run(guided, len(part), sampler, generator, z=z, s_start=s0)[:, 0])
         return torch.cat(parts)
+
+    def _walk(
+        self, denoiser: Denoiser, how: str, pool: Tensor, least: Tensor, s0: float, power: float, generator: Generator
+    ) -> tuple[Tensor, float, float]:
+        """A pool moved by the base (or by transport), each move accepted or not by what is left of r^power."""
+        exact = how == "transport"
+
+        def weigh(theta: Tensor) -> Tensor:
+            log_w = _weights(self.change.log_w(theta, least).cpu())
+            return torch.where(log_w > -torch.inf, 0.0, log_w) if exact else power * log_w
+
+        kernel = Transported(denoiser, self.quadratic.scaled(power)) if exact else denoiser
+        sweeps = self.settings.sweeps if power == 1 else (self.settings.sweeps + 1) // 2
+        return sweep(kernel, pool, weigh, s0, self.settings.steps, sweeps, generator)
 
     def config(self) -> dict[str, Any]:
         own = {"settings": asdict(self.settings)}
@@ -226,6 +273,11 @@ class RejuvenateGuidance(Guidance):
 
     def tensors(self) -> dict[str, Tensor]:
         return {} if self.learned is None else self.learned.tensors()
+
+
+def _weights(log_w: Tensor) -> Tensor:
+    """Log weights with -inf for what is no number."""
+    return log_w.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
 
 
 def _spread(pool: Tensor, log_w: Tensor) -> Tensor:

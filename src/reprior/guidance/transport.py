@@ -10,6 +10,8 @@ a multiple of I needs one scalar level, L diagonal one level per parameter, any 
 in which q is wider than p (negative eigenvalues of L) exist only below the noise where S^-1 + L stays positive.
 
 A mixture q = sum_k w_k N_k over a Gaussian p is drawn component by component, with weights w_k E_p(theta|x)[N_k / p].
+Where too few base draws reach a component, its weight is found in steps: with r_k = N_k / p, and draws of
+p(theta|x) r_k^b by transport, E[r_k] is the product of the E_b[r_k^(b' - b)].
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from reprior.errors import RefusedError
 from reprior.guidance.anchor import SOME_DRAWS, posterior_draws
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.quadratic import Quadratic, find_components, find_quadratic
+from reprior.weights import largest_step, share
 
 __all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of", "why_not"]
 
@@ -35,6 +38,8 @@ FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
 MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
 START = 3.0  # the process must start at this many posterior standard deviations
 COMPONENT_DRAWS = 4_000
+COMPONENT_EFFECTIVE = 200  # of these draws that must count for a component, or its weight is found in steps
+COMPONENT_ESS = 0.2  # ESS/N that such a step keeps
 COMPONENT_STEPS = 32  # the shares of the components need no finer draws
 
 
@@ -45,7 +50,7 @@ class Transported(Wrapped):
         super().__init__(inner)
         like = inner.x
         d, extra = len(quadratic.h), inner.dim - len(quadratic.h)
-        self.shape = quadratic.shape if not (extra and quadratic.shape == "scalar") else "diagonal"
+        self.shape = "diagonal" if extra and quadratic.shape == "scalar" and quadratic.curved else quadratic.shape
         L = torch.nn.functional.pad(quadratic.L, (0, extra, 0, extra))
         self.L = L.to(like.device)  # double precision: S^-1 + L cancels where q is wider than p
         self.l = self.L.diagonal()
@@ -107,7 +112,7 @@ def why_not(quadratics: list[Quadratic] | None, noise: str, predicted: bool = Fa
     if quadratics is None:
         return "log q/p is not quadratic (transport needs Gaussian priors, or a Gaussian mixture over a Gaussian)"
     shapes = [q.shape for q in quadratics]
-    if predicted and any(bool((q.L != 0).any()) for q in quadratics):
+    if predicted and any(q.curved for q in quadratics):
         shapes.append("diagonal")
     finest = max(shapes, key=NOISE_KINDS.index)
     if NOISE_KINDS.index(finest) > NOISE_KINDS.index(noise):  # pyright: ignore[reportArgumentType]
@@ -147,6 +152,10 @@ class TransportGuidance(Guidance):
 
     def refused(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
         """The bound observations that transport cannot start at, each with the reason."""
+        predicted = denoiser.dim > len(self.quadratics[0].h)
+        reason = why_not(self.quadratics, denoiser.noise, predicted)
+        if reason:
+            return dict.fromkeys(range(denoiser.observations), f"transport cannot make this change of prior: {reason}")
         starts = [min(denoiser.s_max, largest_noise(quadratic)) for quadratic in self.quadratics]
         if min(starts) >= denoiser.s_max:  # it reaches the noise that the base starts at
             return {}
@@ -179,10 +188,9 @@ class TransportGuidance(Guidance):
         for k in refused:
             assert self.fallback is not None
             theta[:, k] = self.fallback.draw(denoiser.select(k), n, sampler, generator)[0][:, 0]
-        return theta, {
-            **notes,
-            f"drawn_by_{self.fallback.name}": sorted(refused),
-        } if self.fallback and refused else notes
+        if self.fallback is not None and refused:
+            notes[f"drawn_by_{self.fallback.name}"] = [k in refused for k in range(denoiser.observations)]
+        return theta, notes
 
     def config(self) -> dict[str, Any]:
         return {"fallback": "" if self.fallback is None else self.fallback.name}
@@ -194,9 +202,9 @@ class TransportGuidance(Guidance):
             return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator), {}
         shares_sampler = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
         pool = chunked(denoiser, self.component_draws, shares_sampler, generator)
-        log_z = torch.stack([torch.logsumexp(q(pool), 0) for q in self.quadratics])  # (components, K)
-        shares = torch.softmax(log_z, 0)
-        pick = torch.multinomial(shares.T.cpu(), n, replacement=True, generator=generator).T.to(pool.device)
+        log_z = torch.stack([self._weigh(denoiser, q, pool, shares_sampler, generator) for q in self.quadratics])
+        shares = torch.softmax(log_z, 0)  # (components, K)
+        pick = torch.multinomial(shares.T, n, replacement=True, generator=generator).T.to(pool.device)
         theta = pool.new_empty(n, *pool.shape[1:])
         for c, quadratic in enumerate(self.quadratics):
             mine = pick == c  # (n, K)
@@ -207,3 +215,26 @@ class TransportGuidance(Guidance):
             for k, count in enumerate(counts):
                 theta[mine[:, k], k] = draws[:count, k]
         return theta, {"component_shares": shares.T.tolist()}
+
+    @staticmethod
+    def _weigh(
+        denoiser: Denoiser, quadratic: Quadratic, pool: Tensor, sampler: Sampler, generator: Generator
+    ) -> Tensor:
+        """log E_p(theta|x)[exp(quadratic)], with shape (K,), from base draws, with shape (n, K, D)."""
+        log_w = quadratic(pool).cpu()
+        n, log_z = len(pool), torch.logsumexp(log_w, 0) - math.log(len(pool))
+        for k in range(log_w.shape[1]):
+            now, power, total = log_w[:, k], 0.0, 0.0
+            if n * share(now) >= COMPONENT_EFFECTIVE:
+                continue
+            one = denoiser.select(k)
+            while power < 1:
+                step = largest_step(now, 1 - power, COMPONENT_ESS)
+                total += float(torch.logsumexp(step * now, 0)) - math.log(n)
+                power = power + step if step < 1 - power else 1.0
+                if power < 1:
+                    now = quadratic(chunked(Transported(one, quadratic.scaled(power)), n, sampler, generator))[
+                        :, 0
+                    ].cpu()
+            log_z[k] = total
+        return log_z

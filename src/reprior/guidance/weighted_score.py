@@ -18,7 +18,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, Wrapped, features_of, widen
 from reprior.diffusion.sampler import ROWS
 from reprior.diffusion.training import FitResult, fit
-from reprior.guidance.density_ratio import RatioSettings
+from reprior.guidance.density_ratio import RatioSettings, trained_to
 from reprior.guidance.guidance import Guidance, check_learned
 from reprior.networks.ratio import RatioMLP
 from reprior.posterior import Posterior
@@ -56,7 +56,7 @@ class WeightedScoreGuidance(Guidance):
         check_learned(self.name, denoiser, self.model.dim, self.notes.get("observed"))
         with torch.no_grad():
             code = self.model.encode(widen(self.posterior.base.features(denoiser.x), self.model.x_features))
-        return _Corrected(denoiser, self.model, code)
+        return _Corrected(denoiser, self.model, code, trained_to(self.settings))
 
     def config(self) -> dict[str, Any]:
         return {
@@ -71,8 +71,9 @@ class WeightedScoreGuidance(Guidance):
 
 
 class _Corrected(Wrapped):
-    def __init__(self, inner: Denoiser, model: RatioMLP, code: Tensor):
+    def __init__(self, inner: Denoiser, model: RatioMLP, code: Tensor, most: float):
         super().__init__(inner)
+        self.s_max = min(inner.s_max, most)
         self.model, self.code = model, code
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
