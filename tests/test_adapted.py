@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+import pickle
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from exact import exact_posterior, gaussian_posterior
+from sbi.diagnostics import run_sbc
 from scipy import stats as scipy_stats
 from torch import Tensor
 from torch.distributions import Independent, Laplace, MultivariateNormal, Uniform
@@ -521,3 +523,52 @@ def test_a_cut_is_called_a_cut():
     box = replace(posterior, prior=flat, scales=Scales(unit, unit), simulations=None)
     adapted = reprior.adapt(box, Independent(Uniform(torch.full((1,), -2.0), torch.full((1,), 3.0)), 1))
     assert adapted.why.startswith("a cut of the prior")
+
+
+# --- where others ask for it -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("which", ["adapted", "base"])
+def test_the_diagnostics_of_sbi_take_it(which):
+    posterior = reprior.adapt(POSTERIOR, TARGET) if which == "adapted" else POSTERIOR
+    prior = TARGET if which == "adapted" else PRIOR
+    generator = torch.Generator().manual_seed(0)
+    theta = prior.mean + torch.randn(100, 2, generator=generator) @ prior.scale_tril.T
+    x = theta + math.sqrt(C) * torch.randn(100, 2, generator=generator)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ranks, _ = run_sbc(theta, x, posterior, num_posterior_samples=100, show_progress_bar=False)  # pyright: ignore
+    # Ranks are uniform on 0 to 100 where the posterior is right: 100 of them have mean 50 and standard error 2.9.
+    assert torch.allclose(ranks.mean(0), torch.tensor(50.0), atol=4 * 2.9)
+
+
+def test_it_goes_through_a_process_pool():
+    for target in (TARGET, Independent(Laplace(torch.zeros(2), torch.ones(2)), 1)):
+        adapted = reprior.adapt(POSTERIOR, target, seed=0)
+        again = pickle.loads(pickle.dumps(adapted))
+        assert torch.equal(adapted.sample((5,), X, seed=1), again.sample((5,), X, seed=1))
+
+
+def test_an_adapted_posterior_is_no_base():
+    adapted = reprior.adapt(POSTERIOR, TARGET)
+    with pytest.raises(InputError, match=r"got AdaptedPosterior: adapt its base, adapted\.posterior"):
+        reprior.adapt(adapted, FAR)
+    with pytest.raises(InputError, match=r"got AdaptedPosterior: give its base, adapted\.posterior"):
+        reprior.update(adapted, X.expand(2, 2))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(InputError, match=r"got 2\. Use sample_batched for several.*or reprior\.update"):
+        adapted.sample((3,), X.expand(2, 2))
+
+
+def test_what_is_printed_can_be_read():
+    _, info = reprior.adapt(POSTERIOR, TARGET).sample((50,), X, seed=0, return_info=True)
+    assert f"ess         {info.ess:.4g}" in str(info)
+    assert f"k_hat       {info.k_hat:.4g}" in str(info)
+    _, plain = POSTERIOR.sample((50,), X, seed=0, return_info=True)
+    assert plain.ess is None
+    assert plain.k_hat is None
+
+
+def test_a_density_that_is_no_number_is_warned_of():
+    with pytest.warns(UserWarning, match="NaN at [45][0-9.]* % of draws of the prior"):
+        adapted = reprior.adapt(POSTERIOR, lambda theta: theta[:, 0].log())
+    assert bool((adapted.sample((200,), X, seed=0)[:, 0] > 0).all())

@@ -81,7 +81,8 @@ def adapt(
         )
     if change.same and method != "none":
         guidance, why = build_guidance("none", posterior, change, None, seed, observed, progress)
-        why = "the target prior equals the prior, so nothing changes"
+        where = " inside its support" if change.outside > 0 else ""
+        why = f"the target prior equals the prior{where}, so nothing changes"
     else:
         guidance, why = build_guidance(method, posterior, change, settings, seed, observed, progress, cache)
     return AdaptedPosterior(posterior, change, guidance, why, tuple(warnings), posterior.sampler)
@@ -130,6 +131,7 @@ class AdaptedPosterior:
         sampler: Sampler | None = None,
         correct: str = "no",
         return_info: bool = False,
+        show_progress_bars: bool = False,
     ) -> Any:
         """Draws theta ~ q(theta | x) for one observation.
 
@@ -141,6 +143,7 @@ class AdaptedPosterior:
             correct: "no"; "resample" the draws towards the exact target with the base's own densities; or "weights", to
                 return them with their log weights in the info.
             return_info: also return an `Info`.
+            show_progress_bars: no bar is shown; taken so that sbi's diagnostics (run_sbc, run_tarp) can call this.
 
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
@@ -165,6 +168,7 @@ class AdaptedPosterior:
         seed: int | None = None,
         sampler: Sampler | None = None,
         return_info: bool = False,
+        show_progress_bars: bool = False,
     ) -> Any:
         """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
         shape = as_shape(shape)
@@ -248,6 +252,7 @@ class AdaptedPosterior:
     def evidence_ratio(self, x: Tensor, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
         """Z(x) = q(x) / p(x) = E_p(theta|x)[r], and its standard error; a Bayes factor if q is normalised.
 
+        The error is that of the average over base draws: how wrong the base itself is, it cannot tell (`diagnose` looks).
         Where mass of q outside p's support was left out (``accept_outside``), q is what is left of it, normalised.
 
         Arguments:

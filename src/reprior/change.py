@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
+from warnings import warn
 
 import numpy as np
 import torch
@@ -110,7 +112,7 @@ class PriorChange:
         return replace(
             self,
             target=None,
-            log_q=lambda theta: self.log_r(theta) - part(self.scale.forward(theta)),
+            log_q=partial(_left, self, part),
             is_ratio=True,
             kind="callable",
             same=False,
@@ -131,6 +133,11 @@ class PriorChange:
         return torch.isfinite(priors.log_prob(self.prior, theta)) & torch.isfinite(self.log_r(theta))
 
 
+def _left(change: PriorChange, part: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
+    """What is left of log r, at theta with shape (*, d), without a part of it."""
+    return change.log_r(theta) - part(change.scale.forward(theta))
+
+
 def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_outside: bool = False) -> PriorChange:
     """Reads a target prior and checks it against the prior.
 
@@ -148,16 +155,15 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
     if isinstance(target, Tensor):
         return _from_samples(prior, target, scale, seed, accept_outside)
     if not hasattr(target, "log_prob") and not hasattr(target, "logpdf") and callable(target):
-        log_q: Any = target
-        change = PriorChange(prior, None, _checked_callable(log_q, prior, seed), False, "callable", scale)
+        given: Any = target
+        change = PriorChange(prior, None, _checked_callable(given, prior, seed), False, "callable", scale)
     else:
         target = priors.as_prior(target)
         if priors.dim_of(target) != dim:
             hint = "; a list of distributions gives each parameter its own" if priors.dim_of(target) == 1 else ""
             raise InputError(f"the target prior has {priors.dim_of(target)} parameters; the posterior has {dim}{hint}")
         outside = outside_fraction(prior, priors.sample(target, CHECKED, seed), accept_outside)
-        log_q = lambda theta: priors.log_prob(target, theta)  # noqa: E731
-        change = PriorChange(prior, target, log_q, False, "distribution", scale, outside)
+        change = PriorChange(prior, target, partial(priors.log_prob, target), False, "distribution", scale, outside)
     return _finish(change, seed)
 
 
@@ -184,14 +190,23 @@ def _checked_callable(target: Callable[[Tensor], Tensor], prior: Any, seed: int)
             f"a callable target prior must map theta of shape (n, d) to (n,); it gave {tuple(value.shape)} for (16, d)"
         )
 
-    followed = priors.followed(target, theta)
+    many = priors.sample(prior, 1_000, seed).float()
+    with torch.no_grad():
+        unknown = float(torch.isnan(torch.as_tensor(target(many))).float().mean())
+    if unknown > 0:
+        warn(
+            f"the target's log-density is NaN at {100 * unknown:.3g} % of draws of the prior: these are taken to have no "
+            "mass. Let it give -inf there, if that is meant",
+            stacklevel=4,
+        )
+    return partial(_call, target, priors.followed(target, theta))
 
-    def log_q(theta: Tensor) -> Tensor:
-        flat = theta.reshape(-1, theta.shape[-1]).float()  # a network in single precision takes no other
-        flat = flat if followed else flat.detach()
-        return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 
-    return log_q
+def _call(target: Callable[[Tensor], Tensor], followed: bool, theta: Tensor) -> Tensor:
+    """A user's log-density at theta with shape (*, d); followed: whether autograd sees through it."""
+    flat = theta.reshape(-1, theta.shape[-1]).float()  # a network in single precision takes no other
+    flat = flat if followed else flat.detach()
+    return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 
 
 def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool) -> PriorChange:

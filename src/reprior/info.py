@@ -32,6 +32,16 @@ class Info:
     warnings: tuple[str, ...] = ()
     details: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def ess(self) -> Any:
+        """ESS/N of the prior-ratio weights: a number, or a list of one per observation; None for an unchanged posterior."""
+        return self.details.get("ess")
+
+    @property
+    def k_hat(self) -> Any:
+        """The Pareto shape k-hat of these weights, likewise."""
+        return self.details.get("k_hat")
+
     def __str__(self) -> str:
         lines = [
             f"method      {self.method}" + (f": {self.why}" if self.why else ""),

@@ -117,6 +117,7 @@ class Posterior:
         sampler: Sampler | None = None,
         return_info: bool = False,
         progress: bool = False,
+        show_progress_bars: bool = False,
     ) -> Any:
         """Draws theta ~ p(theta | x) for one observation.
 
@@ -127,12 +128,15 @@ class Posterior:
             sampler: another sampler than the posterior's default.
             return_info: also return an `Info`.
             progress: show a progress bar.
+            show_progress_bars: the same by sbi's name, so that its diagnostics (run_sbc, run_tarp) take this posterior.
 
         Returns: theta, with shape (*shape, d), or (theta, info).
         """
         shape = as_shape(shape)
         x = check_x(x, self.x_dim, single=True)
-        theta, info = self.draw(self.condition(x), "base", shape, seed, sampler or self.sampler, progress)
+        theta, info = self.draw(
+            self.condition(x), "base", shape, seed, sampler or self.sampler, progress or show_progress_bars
+        )
         theta = theta[:, 0].reshape(*shape, self.dim)
         return (theta, info) if return_info else theta
 
@@ -144,11 +148,14 @@ class Posterior:
         sampler: Sampler | None = None,
         return_info: bool = False,
         progress: bool = False,
+        show_progress_bars: bool = False,
     ) -> Any:
         """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
         shape = as_shape(shape)
         x = check_x(x, self.x_dim)
-        theta, info = self.draw(self.condition(x), "base", shape, seed, sampler or self.sampler, progress)
+        theta, info = self.draw(
+            self.condition(x), "base", shape, seed, sampler or self.sampler, progress or show_progress_bars
+        )
         theta = theta.reshape(*shape, len(x), self.dim)
         return (theta, info) if return_info else theta
 
@@ -362,7 +369,10 @@ def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) 
     if rows.ndim != 2 or rows.shape[1] != x_dim:
         raise InputError(f"x needs shape ({x_dim},) or (K, {x_dim}); got {tuple(x.shape)}")
     if single and len(rows) != 1:
-        raise InputError(f"one observation is needed here; got {len(rows)}. Use sample_batched for several")
+        raise InputError(
+            f"one observation is needed here; got {len(rows)}. Use sample_batched for several, each "
+            "with its own theta, or reprior.update for several of the same theta"
+        )
     if torch.isinf(rows).any():
         raise InputError(f"x has infinite entries at {torch.isinf(rows).nonzero()[:5].tolist()} (row, entry)")
     if missing and not torch.isnan(rows).any():

@@ -182,7 +182,7 @@ class Check:
     def reason(self) -> str:
         """One sentence that names the figure and the threshold it crossed, or says why there is no figure."""
         if math.isnan(self.value):
-            return f"{self.title}: no figure. {self.note[:1].upper()}{self.note[1:]}"
+            return f"{self.title}: no figure. {self.note[:1].upper()}{self.note[1:]}".rstrip()
         limit = self.stop if self.outcome == "stop" else self.caution
         side = "above" if self.name in HIGH else "below"
         text = f"{self.title}: {short(self.value)}, {side} {short(limit)}."

@@ -127,6 +127,8 @@ def prior_of(posterior: Any) -> Any:
     """The prior of an sbi posterior; what is not one is refused."""
     if not isinstance(posterior, NeuralPosterior):
         hint = "; call its build_posterior() first" if hasattr(posterior, "build_posterior") else ""
+        if type(posterior).__name__ == "AdaptedPosterior":
+            hint = ": adapt its base, adapted.posterior, to the new target prior"
         raise InputError(f"a reprior Posterior or an sbi posterior is needed; got {type(posterior).__name__}{hint}")
     found = getattr(posterior, "prior", None) or getattr(posterior.potential_fn, "prior", None)
     if found is None:

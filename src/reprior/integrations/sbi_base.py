@@ -104,7 +104,7 @@ class SbiBase(Base):
         raw = (self.x_shift + self.x_scale * x).reshape(-1, *self.x_shape)
         code = self.embedding(raw)
         if bool(torch.isnan(code).any()):
-            raise InputError("x has missing entries (NaN), which the embedding net of this sbi posterior cannot take")
+            raise InputError("x has missing entries (NaN), which this sbi posterior cannot take")
         return code
 
     def features(self, x: Tensor) -> Tensor:

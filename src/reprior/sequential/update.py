@@ -59,6 +59,9 @@ def update(
 
     Returns: one `Update` for each observation.
     """
+    if not isinstance(posterior, Posterior):
+        hint = ": give its base, adapted.posterior" if isinstance(posterior, AdaptedPosterior) else ""
+        raise InputError(f"update needs a reprior Posterior; got {type(posterior).__name__}{hint}")
     x = _rows(observations, posterior)
     indices = _indices(nuisance, posterior)
     chosen = settings_of(method, settings)
