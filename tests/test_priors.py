@@ -307,3 +307,17 @@ def test_priors_in_double_precision_take_theta_in_single(as_list):
 
 def test_a_list_can_be_drawn_from():
     assert priors.sample([td.Normal(0.0, 1.0), td.Normal(5.0, 1.0)], 4, seed=0).shape == (4, 2)
+
+
+def test_the_support_of_a_transformed_prior_is_that_of_what_it_transforms():
+    # torch's own support of a shifted Gamma is the whole line, and its log_prob raises below the shift.
+    gamma = td.Gamma(torch.full((2,), 2.0), torch.ones(2))
+    shifted = td.Independent(td.TransformedDistribution(gamma, td.AffineTransform(torch.tensor([-1.0, 3.0]), 2.0)), 1)
+    theta = torch.tensor([[-0.5, 4.0], [-1.5, 4.0], [-0.5, 2.5]])
+    value = priors.log_prob(shifted, theta)
+    want = gamma.log_prob(torch.tensor([0.25, 0.5])).sum() - 2 * math.log(2.0)
+    assert float(value[0]) == pytest.approx(float(want), abs=1e-5)
+    assert value[1:].tolist() == [-math.inf, -math.inf]
+    log_normal = td.Independent(td.LogNormal(torch.zeros(2), torch.ones(2)), 1)
+    assert torch.equal(torch.isfinite(priors.log_prob(log_normal, theta)), torch.tensor([False, False, False]))
+    assert bool(torch.isfinite(priors.log_prob(log_normal, theta.abs())).all())

@@ -239,15 +239,26 @@ def _log_prob_of_rows(prior: Any, theta: Tensor) -> Tensor:
         support = None
     if support is None:
         return _as_log_density(prior.log_prob(theta), theta)
-    inside = support.check(theta)
-    while inside.ndim > theta.ndim - 1:
-        inside = inside.all(-1)
+    inside = _inside(prior, theta)
     if bool(inside.all()):
         return _as_log_density(prior.log_prob(theta), theta)
     out = theta.new_full(theta.shape[:-1], -torch.inf)
     if bool(inside.any()):
         out[inside] = _as_log_density(prior.log_prob(theta[inside]), theta[inside])
     return out
+
+
+def _inside(prior: Any, theta: Tensor) -> Tensor:
+    """Which rows of theta lie in the support, with shape (n,)."""
+    if isinstance(prior, td.Independent):
+        return _inside(prior.base_dist, theta)
+    inside = prior.support.check(theta)
+    inside = inside.reshape(len(theta), -1).all(-1)
+    if isinstance(prior, td.TransformedDistribution):  # torch takes a shifted Gamma's support to be the whole line
+        for transform in reversed(prior.transforms):
+            theta = transform.inv(theta)
+        inside = inside & _inside(prior.base_dist, theta)
+    return inside
 
 
 def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:

@@ -37,6 +37,8 @@ KINDS: dict[str, str] = {
     "shift6": "p moved by 6",
     "wide": "p at 1.5 times its width",
     "mixture": "two narrow modes",
+    "bounded": "uniform, from half a standard deviation below the mean of p to two above",
+    "positive": "a Gamma that starts one standard deviation below the mean of p",
     "unchanged": "the task's q, but nothing is done",
     "broken": "the task's q, a ratio network of random weights",
     "short": "the task's q, a ratio network trained for 20 steps",
@@ -45,8 +47,8 @@ KINDS: dict[str, str] = {
 }
 # Every kind once or more in each task; the regimes share them, which keeps the measurement short.
 PLAN: dict[str, tuple[str, ...]] = {
-    "id": ("none", "target", "shift1", "wide", "broken", "young"),
-    "ood": ("target", "shift2", "shift6", "mixture", "unchanged", "short", "shaken"),
+    "id": ("none", "target", "shift1", "wide", "bounded", "broken", "young"),
+    "ood": ("target", "shift2", "shift6", "mixture", "positive", "unchanged", "short", "shaken"),
 }
 YOUNG = Training(steps=200)
 SHAKE = 0.3
@@ -119,6 +121,12 @@ def target_of(case: Case) -> Any:
         return gaussian((mean + other) / 2, (cov + wide) / 2)
     if case.kind == "wide":
         return gaussian(mean, 2.25 * cov)
+    sd = cov.diagonal().sqrt()
+    if case.kind == "bounded":
+        return td.Independent(td.Uniform(mean - 0.5 * sd, mean + 2 * sd), 1)
+    if case.kind == "positive":  # its mode is at the mean of p, where a Gamma of shape 2 and rate 1 / sd has it
+        gamma = td.Gamma(torch.full_like(sd, 2.0), 1 / sd)
+        return td.Independent(td.TransformedDistribution(gamma, td.AffineTransform(mean - sd, 1.0)), 1)
     if case.kind == "mixture":
         modes = torch.stack([mean + 0.8 * along, mean - 0.8 * along])
         parts = td.MultivariateNormal(modes, (cov / 6).expand(2, -1, -1))
