@@ -56,8 +56,7 @@ class RejuvenateSettings:
         below: what guides below s0: "choose" (transport if exact, else the anchor, else accept or not), "transport",
             "anchor", "metropolis" (accept or not), or "learned" (a ratio that is trained first, by nre with its
             defaults; tempered steps before the last are the anchor's).
-        sweeps: how often each member is moved where moves are accepted or not (half as often in tempered steps before
-            the last).
+        sweeps: how often each member is moved, in each tempered step, where moves are accepted or not.
         ess: a step of tempering keeps at least this ESS/N; one step is enough where the whole change does.
         stages: the largest number of tempering steps.
     """
@@ -66,7 +65,7 @@ class RejuvenateSettings:
     s0: float = 0.0
     steps: int = 14
     below: Literal["choose", "transport", "anchor", "metropolis", "learned"] = "choose"
-    sweeps: int = 6
+    sweeps: int = 8
     ess: float = 0.1
     stages: int = 12
 
@@ -263,8 +262,7 @@ class RejuvenateGuidance(Guidance):
             return torch.where(log_w > -torch.inf, 0.0, log_w) if exact else power * log_w
 
         kernel = Transported(denoiser, self.quadratic.scaled(power)) if exact else denoiser
-        sweeps = self.settings.sweeps if power == 1 else (self.settings.sweeps + 1) // 2
-        return sweep(kernel, pool, weigh, s0, self.settings.steps, sweeps, generator)
+        return sweep(kernel, pool, weigh, s0, self.settings.steps, self.settings.sweeps, generator)
 
     def config(self) -> dict[str, Any]:
         own = {"settings": asdict(self.settings)}
