@@ -162,10 +162,11 @@ class RejuvenateGuidance(Guidance):
         source = members = pool
         precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
         first = log_w = _weights(log_w)
-        cut = not bool(torch.isfinite(first).all())
+        cut = bool((self.change(pool) == -torch.inf).any())
         how = self._how(denoiser, cut)
         walks = how == "metropolis" or (cut and how == "transport")  # moves are accepted or not: none ends outside
-        spare = int(SPARE * n) + 10 if cut and not walks else 0
+        some = not bool(torch.isfinite(first).all())  # cut, or a few draws beyond all that the base has learned
+        spare = int(SPARE * n) + 10 if some and not walks else 0
         while power < 1:
             stages += 1
             rise = largest_step(log_w, 1 - power, self.settings.ess) if stages < self.stages else 1 - power
