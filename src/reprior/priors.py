@@ -255,9 +255,10 @@ def _inside(prior: Any, theta: Tensor) -> Tensor:
     inside = prior.support.check(theta)
     inside = inside.reshape(len(theta), -1).all(-1)
     if isinstance(prior, td.TransformedDistribution):  # torch takes a shifted Gamma's support to be the whole line
+        below: Any = theta
         for transform in reversed(prior.transforms):
-            theta = transform.inv(theta)
-        inside = inside & _inside(prior.base_dist, theta)
+            below = transform.inv(below)
+        inside = inside & _inside(prior.base_dist, below)
     return inside
 
 
