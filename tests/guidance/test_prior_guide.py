@@ -231,3 +231,18 @@ def test_the_mixture_follows_the_base_to_its_device():
     guided = guidance.guide(Elsewhere(PLAIN.condition(X)), generator())
     z = torch.zeros(5, 2, 2, device="meta")
     assert guided.mean(z, torch.ones((), device="meta")).device == z.device
+
+
+def test_the_fitted_mixture_is_a_guide_near_q_and_not_away_from_it():
+    """It is fitted at draws of q alone, as the paper has it: far from q its slope is not that of log r (Turin OOD)."""
+    p = MultivariateNormal(torch.zeros(4), torch.eye(4))
+    q = MultivariateNormal(torch.full((4,), 2.5), torch.diag(torch.tensor([0.25, 0.5, 0.65, 1.0])))
+    change = make_change(p, q, Standardizer(torch.zeros(4), torch.ones(4)), 0)
+    mixture = fit_mixture(change, PriorGuideSettings(steps=2_000, learning_rate=1e-2), seed=0)
+    curvature = 1 / q.variance - 1
+    for point, near in ((q.mean, True), (p.mean, False)):
+        at = point.clone().requires_grad_(True)
+        (slope,) = torch.autograd.grad(mixture(at, torch.full((4,), 0.1)), at)
+        want = (q.mean / q.variance - curvature * point) / (1 + 0.1 * curvature)  # of r averaged over N(point, 0.1 I)
+        off = float((slope - want).norm() / want.norm())
+        assert off < 0.1 if near else off > 0.5
