@@ -238,7 +238,7 @@ def test_the_fitted_mixture_is_a_guide_near_q_and_not_away_from_it():
     p = MultivariateNormal(torch.zeros(4), torch.eye(4))
     q = MultivariateNormal(torch.full((4,), 2.5), torch.diag(torch.tensor([0.25, 0.5, 0.65, 1.0])))
     change = make_change(p, q, Standardizer(torch.zeros(4), torch.ones(4)), 0)
-    mixture = fit_mixture(change, PriorGuideSettings(steps=2_000, learning_rate=1e-2), seed=0)
+    mixture = fit_mixture(change, PriorGuideSettings(steps=1_000, learning_rate=1e-2), seed=0)
     curvature = 1 / q.variance - 1
     for point, near in ((q.mean, True), (p.mean, False)):
         at = point.clone().requires_grad_(True)
