@@ -7,6 +7,8 @@ cores are too few:
   can do (12 tokens: 0.3 to 0.6 s a step).
 - Series: neighbouring points share a token, 5 in OUP and 20 in Turin (7 and 10 tokens in place of 27 and 105, whose
   steps take 0.9 s and 3.4 s or more). This is not the paper's network.
+- WSM: four noisy copies of the training set, with the base's means there, in place of fresh noise in each step. Learned
+  networks keep the weights of their lowest held-out loss.
 - SIR: a pool of as many draws as samples are asked for, resampled with replacement (its samples repeat, by its C2ST also
   on OUP ID, where all weights are nearly equal).
 
