@@ -86,6 +86,8 @@ def test_the_exact_predictive_is_there_once_asked_for_or_not():
 
 
 def test_preset_paper_resamples_with_replacement_and_groups_series():
+    assert method_settings("nre", "paper", 700, quick=False).network.precision == "bfloat16"
+    assert method_settings("nre", "best", 700, quick=False).network.precision == "float32"
     assert method_settings("sir", "paper", 700, quick=False) == SIRSettings(pool=700, resampling="multinomial")
     assert method_settings("sir", "best", 700, quick=False) == SIRSettings()
     patches = {t: BaseSpec(t, "id", "simformer", "paper").settings()[0].patch for t in TASKS}

@@ -80,3 +80,19 @@ def test_bad_sizes_are_refused(values):
 def test_unknown_time_is_refused():
     with pytest.raises(InputError, match="time 'linear' is unknown; allowed: fourier, log"):
         RatioNetworkSettings(time="linear")  # pyright: ignore[reportArgumentType]
+
+
+def test_bfloat16_is_for_training_steps_alone():
+    low, full = make(precision="bfloat16"), make()
+    z, s, features = normal(50, 1, 2), torch.tensor(0.3), normal(1, 3, seed=1)
+    assert torch.equal(low(z, s, low.encode(features)), full(z, s, full.encode(features)))
+    low.train()
+    trained = low(z, s, low.encode(features))
+    assert trained.dtype == torch.float32
+    error = (trained - full(z, s, full.encode(features))).abs().max() / full(z, s, full.encode(features)).abs().max()
+    assert 0 < error < 0.02  # eight binary digits, over one hidden product
+
+
+def test_unknown_precision_is_refused():
+    with pytest.raises(InputError, match="precision 'half' is unknown; allowed: float32, bfloat16"):
+        RatioNetworkSettings(precision="half")  # pyright: ignore[reportArgumentType]

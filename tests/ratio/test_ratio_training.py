@@ -99,6 +99,16 @@ def test_guidance_approaches_the_closed_form_as_training_grows(estimator, pool):
     assert all(error < bound for error, bound in zip(long, bounds, strict=True)), long
 
 
+def test_bfloat16_learns_the_same_ratio(pool):
+    full = settings(300)
+    low = replace(full, network=replace(full.network, precision="bfloat16"))
+    one, two = (learn_ratio(POSTERIOR, CHANGE, "nre", some, 0, progress=False, pool=pool) for some in (full, low))
+    assert not torch.equal(one.model.network.out.weight, two.model.network.out.weight)
+    assert abs(one.notes["held_out"] - two.notes["held_out"]) < 0.0005  # 1.3182 both
+    for a, b in zip(errors(one), errors(two), strict=True):  # the same to .001; another seed moves them by .02 to .1
+        assert abs(a - b) < 0.01, (a, b)
+
+
 def test_anchor_starts_where_the_plain_network_ends(pool):
     guidance = learn_ratio(POSTERIOR, CHANGE, "nre", settings(100, "on"), 0, progress=False, pool=pool)
     assert guidance.notes["anchored"]

@@ -7,6 +7,8 @@ cores are too few:
   can do (12 tokens: 0.3 to 0.6 s a step).
 - Series: neighbouring points share a token, 5 in OUP and 20 in Turin (7 and 10 tokens in place of 27 and 105, whose
   steps take 0.9 s and 3.4 s or more). This is not the paper's network.
+- Ratio networks: matrix products of hidden layers in bfloat16 while training, which makes a step 1.7 times as fast; the paper
+  states no precision.
 - WSM: four noisy copies of the training set, with the base's means there, in place of fresh noise in each step. Learned
   networks keep the weights of their lowest held-out loss.
 - SIR: a pool of as many draws as samples are asked for, resampled with replacement (its samples repeat, by its C2ST also
@@ -73,6 +75,8 @@ def method_settings(method: str, preset: str, samples: int, quick: bool) -> Any:
     kind = None if method == "base" else METHODS[method][0]
     if kind is RatioSettings:
         settings = PRESETS[preset]
+        if preset == "paper":
+            settings = replace(settings, network=replace(settings.network, precision="bfloat16"))
         return _quick_ratio(settings) if quick else settings
     if kind is SIRSettings:
         if preset == "paper":

@@ -6,6 +6,7 @@ Times are CPU seconds of one thread: what else the machine does counts for littl
 - 5,000 samples of each base;
 - training steps a second against sbi's NPSE with a network of about the same size;
 - guided against unguided sampling, and what a change of prior costs against retraining;
+- a training step of the paper's ratio network in bfloat16 against float32;
 - the memory that learning a ratio on the paper's 470,000 pairs takes.
 """
 
@@ -31,6 +32,7 @@ from reprior.diffusion.training import Training
 from reprior.errors import InputError
 from reprior.guidance.density_ratio import PAPER
 from reprior.networks.mlp import MLPSettings
+from reprior.networks.ratio import RatioMLP
 from reprior.networks.simformer import SimformerBase, SimformerSettings
 from reprior.ratio.training import learn_ratio, make_pool
 from reprior.trainer import train
@@ -115,6 +117,27 @@ def training_steps(steps: int = 150) -> Row:
     return what, f"{us:.1f} /s", f"{them:.1f} /s", f"{us / them:.2f} x (goal 1)"
 
 
+def ratio_step(steps: int = 40) -> Row:
+    """Training steps of the paper's ratio network, hidden layers in bfloat16 and in float32."""
+    batch = PAPER.training.batch
+    z, s, x = torch.randn(batch, 5), torch.rand(batch, 1) + 0.1, torch.randn(batch, 8)
+    times = {}
+    for precision in ("bfloat16", "float32"):
+        network = RatioMLP(5, 8, 1, replace(PAPER.network, precision=precision)).train()
+        optimiser = torch.optim.AdamW(network.parameters(), fused=True)
+
+        def work(network: RatioMLP = network, optimiser: torch.optim.Optimizer = optimiser) -> None:
+            for _ in range(steps):
+                optimiser.zero_grad()
+                network(z, s, network.encode(x)).square().mean().backward()
+                optimiser.step()
+
+        times[precision] = seconds(work, 2) / steps
+    low, full = times["bfloat16"], times["float32"]
+    what = "a training step of the paper's ratio network: bfloat16 v. float32"
+    return what, f"{1e3 * low:.0f} ms", f"{1e3 * full:.0f} ms", f"{full / low:.1f} x faster"
+
+
 def change_of_prior(folder: Path) -> list[Row]:
     """What a learned ratio costs, guided sampling, and retraining from scratch."""
     rows = []
@@ -190,7 +213,7 @@ def _paper_pairs(folder: str) -> tuple[int, int]:
 ROWS: dict[str, Callable[[Path], list[Row]]] = {
     "encoding": lambda _: [encoded_once(1), encoded_once(SimformerSettings().patch)],
     "sampling": sampling,
-    "training": lambda _: [training_steps()],
+    "training": lambda _: [training_steps(), ratio_step()],
     "change": change_of_prior,
     "memory": lambda folder: [memory(folder)],
 }
