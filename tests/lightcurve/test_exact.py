@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from needs import needs_pytransit
 
 from reprior.errors import InputError
 from reprior.lightcurve.exact import ExactLikelihood, exact_steps
@@ -9,7 +10,7 @@ from reprior.lightcurve.exact_run import stored_exact
 from reprior.lightcurve.transit import TransitSimulator
 from reprior.lightcurve.transit_prior import MEAN, STD
 
-pytest.importorskip("pytransit", reason="the extra reprior[lightcurve] is not installed")
+needs_pytransit()
 
 TRUTH = torch.tensor([0.12, 9.0, 88.0, 3.5, 0.0, 0.35, 0.18, 0.001])
 

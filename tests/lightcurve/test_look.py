@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from needs import needs_pytransit
 
 import reprior.lightcurve.base as module
 from reprior import priors
@@ -12,7 +13,7 @@ from reprior.lightcurve.targets import TARGETS
 from reprior.lightcurve.transit import random_gaps
 from reprior.lightcurve.transit_prior import gaussian_prior
 
-pytest.importorskip("pytransit")
+needs_pytransit()
 LOOK = Look(depth=(0.005, 0.02), duration=(0.05, 0.1), noise=(0.0005, 0.0015), middle=(-0.05, 0.05))
 SETTINGS = BaseSettings(look=LOOK)
 

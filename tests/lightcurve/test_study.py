@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from needs import needs_pytransit
 from typer.testing import CliRunner
 
 from reprior import cli
@@ -24,7 +25,7 @@ from reprior.lightcurve.transit import TransitSimulator
 from reprior.lightcurve.windows import Photometry, Windows
 from reprior.sequential.settings import AccumulateSettings
 
-pytest.importorskip("pytransit", reason="the extra reprior[lightcurve] is not installed")
+needs_pytransit()
 
 TRUTH = torch.tensor([0.12, 9.0, 88.0, 3.5, 0.0, 0.35, 0.18, 0.001])
 REFERENCE = Reference(

@@ -3,13 +3,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from needs import needs_pytransit
 
 from reprior import priors
 from reprior.errors import InputError
 from reprior.lightcurve.transit import TransitSimulator, random_gaps
 from reprior.lightcurve.transit_prior import MEAN, TransitPrior, impact_parameter, physical
 
-pytest.importorskip("pytransit", reason="the extra reprior[lightcurve] is not installed")
+needs_pytransit()
 
 FULL = [0.12, 9.0, 88.0, 3.5, 0.01, 0.35, 0.18, 0.001]
 GRAZING = [0.15, 9.0, 83.3, 3.5, -0.02, 0.30, 0.20, 0.001]

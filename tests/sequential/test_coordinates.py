@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from needs import needs_pytransit
 
 from reprior import priors
 from reprior.errors import InputError
@@ -36,7 +37,7 @@ def test_a_canonical_theta_has_the_same_coordinates():
 
 
 def test_transit_coordinates_are_the_depth_and_the_duration_of_the_dip():
-    pytest.importorskip("pytransit", reason="the extra reprior[lightcurve] is not installed")
+    needs_pytransit()
     from reprior.lightcurve.transit import TransitSimulator
 
     theta = torch.tensor([[0.1, 12.0, inc, 4.0, 0.0, 0.35, 0.18, 0.001] for inc in (89.9, 88.0, 86.5)])

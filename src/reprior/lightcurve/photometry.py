@@ -49,9 +49,16 @@ DETREND_WINDOW = 1.0  # days
 
 
 def load(module: str) -> Any:
-    """Imports a module of the optional extra `lightcurve`, or says how to install it."""
+    """Imports a module of the optional extra `lightcurve`, or says how to install it.
+
+    arviz, which pytransit imports, moves a file into place once a day: of two processes that do so at once one finds it
+    gone, and has only to import again.
+    """
     try:
-        return import_module(module)
+        try:
+            return import_module(module)
+        except FileNotFoundError:
+            return import_module(module)
     except ImportError as error:
         raise ImportError(f"{module} is missing: pip install 'reprior[lightcurve]'") from error
 
