@@ -88,7 +88,7 @@ def test_reference_is_calibrated(calibration, regime):
         correlation = torch.tanh(theta[:, 4]) * torch.sign(theta[:, 2] * theta[:, 3])
         return torch.stack([*theta.T, theta[:, 2].abs(), theta[:, 3].abs(), correlation], dim=-1)
 
-    assert min(calibration(TASK, regime, 200, statistics)) > 0.001
+    assert min(calibration(TASK, regime, 120, statistics)) > 0.001
 
 
 def test_paper_variant_differs():
