@@ -166,6 +166,17 @@ def test_callable_target_has_to_be_given_again(posterior, tmp_path):
     with pytest.raises(InputError, match=r"could not hold the target prior .* load\(path, target=\.\.\.\) needs it"):
         reprior.load(path)
     assert torch.equal(draw(reprior.load(path, target=log_q)), draw(adapted))
+    assert torch.equal(
+        draw(reprior.load(path, target=lambda theta: log_q(theta) - 3)), draw(adapted)
+    )  # up to a constant
+    with pytest.raises(InputError, match="not the target prior that the file was adapted to"):
+        reprior.load(path, target=lambda theta: log_q(theta - 0.1))
+
+
+def test_a_target_in_the_file_is_not_replaced(posterior, tmp_path):
+    path = reprior.adapt(posterior, TARGET, "sir", SETTINGS["sir"]).save(tmp_path / "kept")
+    with pytest.raises(InputError, match="the file holds its own target prior"):
+        reprior.load(path, target=PRIOR)
 
 
 class Own:

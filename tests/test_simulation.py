@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
@@ -391,3 +392,17 @@ def test_settings_are_checked_before_anything_is_simulated(settings):
 
 def test_integers_of_numpy_are_integers():
     assert len(simulate(lambda theta: theta, PRIOR, np.int64(10), progress=False)) == 10
+
+
+def days(theta):
+    """Double precision, and a spread that single precision has no steps for."""
+    return 2_459_000.5 + 1e-3 * theta.double()
+
+
+def test_data_that_single_precision_would_round_away_are_told():
+    with pytest.warns(UserWarning, match="column 0 of x lies about 2459000.5 and varies by 0.00"):
+        simulations = simulate(days, PRIOR, 200, seed=0, progress=False)
+    assert simulations.x.dtype == torch.float32
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert simulate(lambda theta: theta.double(), PRIOR, 20, seed=0, progress=False).x.dtype == torch.float32

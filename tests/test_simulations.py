@@ -297,8 +297,19 @@ def test_what_single_precision_would_round_away_is_told():
     far[:, 1] = 2_459_000 + 0.05 * near[:, 1]  # days: single precision has steps of a quarter
     with pytest.raises(InputError, match=r"column 1 of theta lies about 24590\d\d\..* Subtract an offset"):
         Simulations.create(far, near)
+    with pytest.raises(InputError, match="column 1 of theta"):
+        Simulations.create(far.float(), near)  # a torch prior draws in single precision
     with pytest.warns(UserWarning, match="column 1 of x"):
         Simulations.create(near, far)
     constant = near.clone()
     constant[:, 0] = 2_459_000.0
     assert len(Simulations.create(near, constant)) == 50
+
+
+def test_rows_of_all_rounds_are_compared_with_the_prior():
+    prior = td.Independent(td.Normal(torch.zeros(1), torch.ones(1)), 1)
+    first = torch.randn(6_000, 1, generator=torch.Generator().manual_seed(0))
+    later = 0.3 + 0.1 * torch.randn(6_000, 1, generator=torch.Generator().manual_seed(1))
+    both = Simulations.create(torch.cat([first, later]), torch.zeros(12_000, 1), prior=prior)
+    with pytest.warns(UserWarning, match="theta_1 of the simulations is not distributed as under the prior. So it is"):
+        both.warn_if_not_drawn("So it is")

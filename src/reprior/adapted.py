@@ -356,6 +356,7 @@ class AdaptedPosterior:
             "target": priors.to_dict(self.change.target) if self.change.target is not None else None,
             "target_kind": self.change.kind,
             "target_config": None if learned is None else learned.config(),
+            "target_mark": None if self.change.is_ratio else self.change.mark().tolist(),
             "outside": None if math.isnan(self.change.outside) else self.change.outside,
             "method": self.method,
             "guidance": self.guidance.config(),

@@ -128,12 +128,20 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
         )
         ratio.load_state_dict(network)
         return PriorChange(posterior.prior, None, ratio, True, "carried", scale, outside)
+    if meta["target"] is not None and target is not None:
+        raise InputError(
+            "the file holds its own target prior: for another one load it without, and adapt its `posterior`"
+        )
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(
             "the file could not hold the target prior (scipy's, a function or the user's own object): load(path, target=...) needs it"
         )
-    return make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
+    change = make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
+    mark = meta.get("target_mark")  # files of before have none
+    if mark and not torch.allclose(change.mark(), torch.tensor(mark), rtol=1e-3, atol=1e-3, equal_nan=True):
+        raise InputError("this is not the target prior that the file was adapted to: adapt its base to the other one")
+    return change
 
 
 def ratio_settings(data: dict[str, Any]) -> RatioSettings:

@@ -33,7 +33,7 @@ from tqdm import tqdm
 
 from reprior import files, priors
 from reprior.errors import InputError, RepriorError
-from reprior.simulations import Simulations
+from reprior.simulations import Simulations, coarse_columns
 
 __all__ = ["SimulatorError", "simulate"]
 
@@ -230,7 +230,18 @@ def _raise_failure(plan: _Plan, store: Path | None, kept: int, failures: dict[in
 def _simulate_chunk(
     simulator: Callable[..., Any], theta: np.ndarray, seed: int, vectorised: bool, passes_seed: bool
 ) -> np.ndarray:
-    """Runs one chunk in the worker. Arrays, not tensors, travel: tensors would hold a file handle each."""
+    """Runs one chunk in the worker. Arrays, not tensors, travel: tensors would hold a file handle each.
+
+    They travel in single precision, but for data that it would round away: `Simulations.create` tells of these.
+    """
+    array = _simulate_rows(simulator, theta, seed, vectorised, passes_seed)
+    rounded = array.dtype == np.float64 and coarse_columns(torch.from_numpy(array))
+    return array if rounded else array.astype(np.float32, copy=False)
+
+
+def _simulate_rows(
+    simulator: Callable[..., Any], theta: np.ndarray, seed: int, vectorised: bool, passes_seed: bool
+) -> np.ndarray:
     parameters = torch.from_numpy(theta.copy())
     if passes_seed:
         if vectorised:
@@ -269,7 +280,8 @@ def _as_array(value: Any) -> np.ndarray:
     if np.iscomplexobj(value):
         raise InputError("the simulator returned complex numbers: return real and imaginary parts apart.")
     try:
-        return np.asarray(value, dtype=np.float32)
+        array = np.asarray(value)
+        return array.astype(np.float64 if array.dtype == np.float64 else np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"the simulator returned {type(value).__name__}, not numbers: {error}.") from error
 

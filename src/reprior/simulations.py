@@ -20,7 +20,7 @@ from torch import Tensor
 from reprior import files, priors
 from reprior.errors import InputError
 
-__all__ = ["Simulations"]
+__all__ = ["Simulations", "coarse_columns"]
 
 _KIND = "simulations"
 _DRAWN = 5_000  # simulations, and draws of the prior, that are compared
@@ -119,8 +119,10 @@ class Simulations:
         from scipy.stats import ks_2samp
 
         draws = priors.sample(self.prior, _DRAWN, seed=0)
+        # Some of all rows: those of several rounds, or campaigns, stand one after the other.
+        some = self.theta[torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:_DRAWN]]
         for i, name in enumerate(self.parameters):
-            test = ks_2samp(self.theta[:_DRAWN, i].numpy(), draws[:, i].numpy(), method="asymp")
+            test = ks_2samp(some[:, i].numpy(), draws[:, i].numpy(), method="asymp")
             p_value = float(test.pvalue)  # pyright: ignore
             if p_value < _ALIKE:
                 warnings.warn(f"{name} of the simulations is not distributed as under the prior. {hint}", stacklevel=3)
@@ -236,7 +238,8 @@ def _check_prior(simulations: Simulations) -> None:
 def _check_precision(theta: Tensor, x: Tensor) -> None:
     """Refuses parameters, and warns of data, whose spread single precision cannot hold."""
     for name, values in (("theta", theta), ("x", x)):
-        columns = [] if values.dtype != torch.float64 else _coarse(values)
+        looked_at = values.dtype == torch.float64 or (name == "theta" and values.is_floating_point())
+        columns = coarse_columns(values) if looked_at else []
         if not columns:
             continue
         k = columns[0]
@@ -250,7 +253,7 @@ def _check_precision(theta: Tensor, x: Tensor) -> None:
         warnings.warn(message, stacklevel=3)
 
 
-def _coarse(values: Tensor) -> list[int]:
+def coarse_columns(values: Tensor) -> list[int]:
     """The columns that vary, but by less than single precision can tell."""
     found = []
     for k in range(values.shape[1]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from exact import exact_posterior, gaussian_posterior
@@ -51,6 +53,13 @@ def test_groups_hold_the_four_laws(adapted):
             assert abs(float(values.std()) - sd) < 5 * sd / 8_000**0.5
     assert tree["observed_data"]["x"].values == pytest.approx(X.numpy())
     assert tree.attrs["method"] == adapted.method
+
+
+def test_a_parameter_may_be_called_x(adapted):
+    named = replace(adapted, posterior=replace(adapted.posterior, parameters=("x", "y")))
+    tree = to_arviz(named, X, draws=50)
+    assert tree["posterior"]["x"].shape == (1, 50)
+    assert tree["observed_data"]["x_observed"].values == pytest.approx(X.numpy())
 
 
 def test_log_r_belongs_to_the_draws(adapted):

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sbi.inference.posteriors.vector_field_posterior import VectorFieldPosterior
 from sbi.neural_nets import posterior_flow_nn, posterior_score_nn
+from sbi.utils import process_prior
 from torch import nn
 from torch.distributions import Independent, Normal
 
@@ -186,6 +187,37 @@ def test_composed_standardization():
         truth = z + float(estimator.std_fn(t)) ** 2 * estimator.score(z, x, t)
     mean = posterior.condition(x).mean(z, estimator.std_fn(t)[0])
     torch.testing.assert_close(mean, truth, rtol=1e-4, atol=1e-4)
+
+
+def test_a_narrow_parameter_keeps_its_width(monkeypatch, tmp_path):
+    """Spreads 1 and .04, and a posterior of sd .001 in the second: noise must fall below what the first one needs."""
+    monkeypatch.setattr(exact, "SPREAD", (1.0, 0.04))
+    monkeypatch.setattr(exact, "C", torch.tensor([0.09, 1e-6]))
+    posterior = reprior.from_sbi(exact.exact_sbi("ve"), *exact.simulations())
+    x = torch.tensor([0.3, -0.48])
+    mean, var = exact.moments(x)
+    theta = posterior.sample((4_000,), x, seed=0)
+    # Five standard errors, 1 / sqrt(2 n) of an sd, and 2 % for the 32 steps; with a floor of .001 the second was .72.
+    assert float((theta.std(0) / var.sqrt() - 1).abs().max()) < 5 / 8_000**0.5 + 0.02
+    assert float(((theta.mean(0) - mean) / var.sqrt()).abs().max()) < 5 / 4_000**0.5 + 0.02
+    again = reprior.load(posterior.save(tmp_path / "narrow"), estimator=exact.exact_sbi("ve"))
+    assert again.base.s_min == posterior.base.s_min < 2e-4
+
+
+def test_parameters_as_narrow_as_the_lowest_noise_are_told(monkeypatch):
+    monkeypatch.setattr(exact, "SPREAD", (0.01, 0.01))
+    monkeypatch.setattr(exact, "C", 1e-6)
+    with pytest.warns(UserWarning, match=r"lowest noise this posterior was trained with is 0\.\d+ standard deviations"):
+        reprior.from_sbi(exact.exact_sbi("flow"), *exact.simulations())
+
+
+def test_back_to_sbi_with_a_list_of_priors():
+    parts = [Normal(torch.tensor([c]), torch.tensor([s])) for c, s in zip(exact.CENTRE, exact.SPREAD, strict=True)]
+    source = exact.exact_sbi("ve")
+    source.prior = process_prior(parts)[0]
+    again = to_sbi(reprior.from_sbi(source, *exact.simulations()))
+    theta = torch.tensor([[0.3, -0.2], [1.0, 2.0]])
+    torch.testing.assert_close(again.prior.log_prob(theta), exact.prior().log_prob(theta))
 
 
 def test_back_to_sbi():

@@ -6,6 +6,7 @@ import copy
 
 import exact_sbi as exact
 import pytest
+import scipy.stats
 import torch
 from sbi.inference.potentials.vector_field_adaptor import get_guidance_method
 from sbi.utils import BoxUniform
@@ -78,6 +79,35 @@ def test_distribution_by_sbis_sampler(kind):
 def test_every_kind_of_method(method):
     """Methods with and without a guided denoiser give the same distribution; the pool of 2,000 adds .02 sd."""
     close(guided(*adapted("ve", method=method)), *target(X[0]), slack=0.1)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda mean, sd: scipy.stats.multivariate_normal(mean, sd**2),  # its quadratic is known
+        lambda mean, sd: lambda theta: scipy.stats.norm(mean, sd).logpdf(theta).sum(-1),
+    ],
+    ids=["scipy", "function"],
+)
+def test_target_priors_without_a_gradient(make):
+    q_mean, q_sd = torch.tensor([1.3, 0.3]), torch.tensor([0.15, 0.4])
+    precision = 1 / q_sd**2 + 1 / exact.C
+    mean = (q_mean / q_sd**2 + X[0] / exact.C) / precision
+    close(guided(*adapted("ve", make(q_mean.numpy(), q_sd.numpy()), method="auto")), mean, precision**-0.5)
+
+
+def test_edges_of_a_bounded_target_are_not_emptied():
+    low, high = 0.2, 0.9
+    source, changed = adapted("ve", BoxUniform(torch.tensor([low, -3.0]), torch.tensor([high, 0.4])), method="auto")
+    theta = guided(source, changed, n=4_000)[:, 0]
+    mean, var = exact.moments(X[0])
+    normal = scipy.stats.norm(float(mean[0]), float(var[0]) ** 0.5)
+    cdf = lambda v: (normal.cdf(v) - normal.cdf(low)) / (normal.cdf(high) - normal.cdf(low))  # noqa: E731
+    assert float(theta.min()) >= low
+    assert scipy.stats.kstest(theta.numpy(), cdf).statistic < 2.2 / 4_000**0.5  # .042 where the edges are emptied
+    guide = changed.sbi_params()["guide"]
+    with pytest.raises(InputError, match="method 'rejuvenate' has no score for this target prior at this x"):
+        guide.score(torch.zeros(1, 1, 2), X, 0.5)
 
 
 def test_prepared_once_and_not_trained(monkeypatch):

@@ -39,6 +39,19 @@ def npe():
     return trained(NPE, "mdn")
 
 
+def test_the_posterior_itself_has_the_usual_interface(npe, tmp_path):
+    posterior = reprior.from_sbi(npe, *simulations())
+    theta, info = posterior.sample(10, X, seed=0, return_info=True, show_progress_bars=False)
+    assert theta.shape == (10, 2)
+    assert (info.method, info.n) == ("base", 10)
+    assert torch.equal(posterior.sample((2, 5), X, seed=0).reshape(10, 2), theta)
+    assert posterior.sample_batched(4, torch.stack([X, X]), seed=0).shape == (4, 2, 2)
+    with pytest.raises(InputError, match="cannot be written without pickle"):
+        posterior.save(tmp_path / "npe")
+    with pytest.raises(InputError, match=r"theta needs 2 entries in its last axis; got shape \(4, 3\)"):
+        posterior.log_prob(torch.zeros(4, 3), X)
+
+
 def test_npe_is_resampled(npe):
     adapted = reprior.adapt(npe, Q)
     theta, info = adapted.sample((2_000,), X, seed=0, return_info=True)

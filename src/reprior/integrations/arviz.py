@@ -7,7 +7,7 @@
 | prior | draws of p |
 | target_prior | draws of q |
 | sample_stats | log q/p of the draws of q(theta \\| x) |
-| observed_data | x |
+| observed_data | x (x_observed where a parameter is called x) |
 
 Draws are independent, so there is one chain. `arviz-base` holds the conventions; it needs Python 3.11.
 """
@@ -63,13 +63,14 @@ def to_arviz(
     }
     data: dict[str, Any] = {name: _columns(values, posterior.parameters) for name, values in groups.items()}
     data["sample_stats"] = {"log_r": _chain(adapted.log_r(theta))}
-    data["observed_data"] = {"x": x[0].numpy()}
+    observed = "x_observed" if "x" in posterior.parameters else "x"
+    data["observed_data"] = {observed: x[0].numpy()}
     told = {"method": adapted.method, "why": adapted.why, "inference_library": "reprior"}
     return from_dict(
         data,
         name="reprior",
         attrs={"/": {**told, "inference_library_version": __version__, "seed": seed}},
-        dims={"x": ["entry"]},
+        dims={observed: ["entry"]},
     )
 
 

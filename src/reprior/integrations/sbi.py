@@ -27,6 +27,7 @@ __all__ = ["SUPPORTED", "adapt_sbi", "check_version", "from_sbi", "to_sbi"]
 
 SUPPORTED = "0.27"
 SHORT_NOISE = 3.0  # the largest noise should exceed the spread of theta this many times
+COARSE = 0.03  # the lowest noise should be below this many spreads of the narrowest parameter
 UNEVEN = 30.0  # scales of theta that one noise level for all parameters can hardly serve
 MANY_PRIORS = (
     "build_posterior(prior=q) does not change an NPE, NPSE or FMPE posterior: if you used it, pass the prior of the simulations "
@@ -47,6 +48,7 @@ check_version(metadata.version("sbi"))
 
 from sbi.inference.posteriors.base_posterior import NeuralPosterior  # noqa: E402
 from sbi.inference.posteriors.vector_field_posterior import VectorFieldPosterior  # noqa: E402
+from sbi.utils import process_prior  # noqa: E402
 
 from reprior.adapted import AdaptedPosterior  # noqa: E402
 from reprior.integrations import sbi_guidance  # noqa: E402
@@ -75,7 +77,7 @@ def from_sbi(
         prior: the prior that theta was drawn from, where the sbi posterior holds another one.
         parameters: the names of the parameters.
 
-    Returns: a posterior for `reprior.adapt`, `sample`, `log_prob`, `save`.
+    Returns: a posterior for `reprior.adapt`, `sample` and, where sbi has it, `log_prob`; NPSE and FMPE also for `save`.
     """
     kept = cpu_prior(prior_of(sbi_posterior) if prior is None else prior)
     theta, x = torch.as_tensor(theta).detach().cpu(), torch.as_tensor(x).detach().cpu().flatten(1)
@@ -105,7 +107,9 @@ def to_sbi(posterior: Posterior) -> VectorFieldPosterior:
     if not isinstance(posterior, Posterior) or not isinstance(posterior.base, SbiBase):
         raise InputError("to_sbi takes a posterior that from_sbi made")
     flow = posterior.base.kernel.kind == "flow"
-    return VectorFieldPosterior(posterior.base.to_estimator(), posterior.prior, sample_with="ode" if flow else "sde")
+    prior = posterior.prior.parts if isinstance(posterior.prior, priors.Product) else posterior.prior
+    prior, _, _ = process_prior(prior)  # sbi takes torch distributions, and wraps what is none
+    return VectorFieldPosterior(posterior.base.to_estimator(), prior, sample_with="ode" if flow else "sde")
 
 
 def adapt_sbi(
@@ -166,6 +170,12 @@ def _check_noise(base: SbiBase, estimator: Any, theta: Tensor) -> None:
         warnings.warn(
             f"the largest noise this posterior was trained with is only {base.s_max:.2g} standard deviations of theta, so "
             f"samples of wide posteriors start wrongly, in sbi too; {advice}",
+            stacklevel=3,
+        )
+    elif base.s_min > COARSE * base.narrowest:
+        warnings.warn(
+            f"the lowest noise this posterior was trained with is {base.s_min / base.narrowest:.2g} standard deviations of the "
+            f"narrowest parameter: posteriors about as narrow as that come out wrong, in sbi too; {advice}",
             stacklevel=3,
         )
     elif uneven > UNEVEN:

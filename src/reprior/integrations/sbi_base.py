@@ -31,7 +31,7 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["SbiBase"]
 
-S_MIN = 1e-3  # the sampler need not go lower, whatever was trained
+S_MIN = 1e-3  # the sampler need not go lower, in spreads of the narrowest parameter, whatever was trained
 S_MAX = 40.0  # nor start higher
 FEATURE_ROWS = 2_000  # simulations that the embedding is standardised on
 
@@ -42,6 +42,7 @@ class SbiBase(Base):
     Arguments:
         estimator: the estimator, with its embedding net inside.
         unit: the width of one of reprior's units of theta in those sbi diffuses in.
+        narrowest: the spread of the narrowest parameter in reprior's units.
     """
 
     offset: Tensor
@@ -50,7 +51,7 @@ class SbiBase(Base):
     feature_shift: Tensor
     feature_scale: Tensor
 
-    def __init__(self, estimator: Any, unit: float):
+    def __init__(self, estimator: Any, unit: float, narrowest: float = 1.0):
         super().__init__()
         if len(estimator.input_shape) != 1:
             raise InputError(f"theta must be a vector; this estimator has shape {tuple(estimator.input_shape)}")
@@ -65,8 +66,8 @@ class SbiBase(Base):
         own._condition_shape = code.shape[1:]
         self.dim, self.x_dim = int(own.input_shape[0]), self.x_shape.numel()
         self.noise: NoiseKind = "scalar"
-        self.unit = unit
-        self.s_min = max(self.kernel.lowest / unit, S_MIN)
+        self.unit, self.narrowest = unit, narrowest
+        self.s_min = max(self.kernel.lowest / unit, S_MIN * narrowest)
         self.s_max = min(self.kernel.highest / unit, S_MAX)
         self.register_buffer("offset", torch.zeros(self.dim))
         self.register_buffer("x_shift", torch.zeros(self.x_dim))
@@ -85,7 +86,8 @@ class SbiBase(Base):
         """
         theta_scale, unit, offset = _units(estimator, theta)
         x_scale = Standardizer.fit(x, robust=True)
-        base = cls(estimator, unit).to(next(estimator.buffers()).device)
+        narrowest = float(theta_scale.forward(theta).std(0).min().clamp(max=1.0))
+        base = cls(estimator, unit, narrowest).to(next(estimator.buffers()).device)
         base.offset.copy_(offset)
         base.x_shift.copy_(x_scale.shift)
         base.x_scale.copy_(x_scale.scale)

@@ -8,7 +8,8 @@ with mean_q the guided denoiser of the adapted posterior (`sbi_pool`), made once
 which `adapted.sbi_params()` hands over.
 
 Calls of ``sample`` with this method are guarded (any other call goes through untouched): ODE sampling, in which sbi
-drops guidance without a word, is done by reprior's own ODE sampler; rejection uses the support of q; and for several
+drops guidance without a word, is done by reprior's own ODE sampler, and so are the draws of a method that has no guided
+denoiser at this observation (bounds that cut the posterior); rejection uses the support of q; and for several
 iid observations r is applied once, by resampling sbi's unguided draws, where guidance would apply it at each.
 """
 
@@ -60,9 +61,9 @@ class SbiGuide:
         self._denoiser: Denoiser | None = None
         self._checked: Any = None
 
-    def denoiser(self, x: Tensor) -> Denoiser:
-        """The guided denoiser at one observation, with shape (1, m)."""
-        if self._denoiser is None or self._x is None or not torch.equal(self._x, x):
+    def denoiser(self, x: Tensor) -> Denoiser | None:
+        """The guided denoiser at one observation, with shape (1, m); None where the method has only draws."""
+        if self._x is None or not torch.equal(self._x, x):
             generator = torch.Generator().manual_seed(self.seed)
             self._denoiser = guided_denoiser(self.adapted, self.adapted.posterior.condition(x), generator)
             self._x = x.clone()
@@ -78,6 +79,11 @@ class SbiGuide:
             time: sbi's diffusion time, one number.
         """
         base, denoiser = self.base, self.denoiser(x.cpu())
+        if denoiser is None:
+            raise InputError(
+                f"method {self.adapted.method!r} has no score for this target prior at this x (its bounds cut the posterior, "
+                "or log q has no gradient): use posterior.sample(..., guidance_method='density_ratio'), or adapted.sample"
+            )
         level = torch.tensor(min(base.kernel.level(time), MOST), dtype=torch.float64)
         m = base.kernel.at(level)[1]
         s = float(level) / base.unit
@@ -190,7 +196,8 @@ def _sample(original: Any, posterior: VectorFieldPosterior, call: inspect.BoundA
     x = reshape_to_batch_event(posterior._x_else_default_x(options.get("x")), estimator.condition_shape)
     if x.shape[0] > 1:
         return _iid(original, posterior, guide, shape, options)
-    if (options.get("sample_with") or posterior.sample_with) == "ode":
+    own = (options.get("sample_with") or posterior.sample_with) == "ode"
+    if own or guide.denoiser(x.flatten(1).cpu()) is None:
         return guide.adapted.sample(shape or (1,), x.flatten(1).cpu()).reshape(*shape, -1).to(guide.base.offset.device)
     guarded = object.__new__(type(posterior))  # copy.copy would share the attributes with the original
     guarded.__dict__ = dict(posterior.__dict__)

@@ -6,7 +6,8 @@ their own draws theta_i of q(theta | x): above the noise s0 at which the method 
     E[theta_0 | z] = sum_i w_i theta_i,      w_i ~ exp(-|z - theta_i|^2 / (2 s^2))
 
 and below it is the method's own guidance. Its samples are the draws with noise s0 added and guided down again: the same
-distribution.
+distribution. Where a method has no guidance below s0 (log r without a gradient, bounds of q that cut the posterior: it
+accepts or rejects its moves), there is no such denoiser.
 """
 
 from __future__ import annotations
@@ -60,22 +61,26 @@ class Pooled(Wrapped):
         return torch.cat(parts).reshape(z.shape)
 
 
-def guided_denoiser(adapted: AdaptedPosterior, denoiser: Denoiser, generator: torch.Generator) -> Denoiser:
-    """The denoiser of q(theta | x) at one observation, for any method."""
-    guidance = adapted.guidance
+def guided_denoiser(adapted: AdaptedPosterior, denoiser: Denoiser, generator: torch.Generator) -> Denoiser | None:
+    """The denoiser of q(theta | x) at one observation, for any method; None where the method has only draws."""
+    guidance, change = adapted.guidance, adapted.change
     try:
         return guidance.guide(denoiser, generator)
     except InputError:  # a method that works on a pool
         pool, notes = guidance.draw(denoiser, POOL, adapted.sampler, generator)
     pool = pool[:, 0]
     width = float(pool.std(0).mean())
-    quadratic = find_quadratic(adapted.change)
+    quadratic = find_quadratic(change)
     s0 = width * POOL ** (-1 / (denoiser.dim + 4))
+    draws = posterior_draws(denoiser, generator)
+    cut = bool((change(draws) == -torch.inf).any())  # draws that end outside would be dropped, and the edge emptied
+    if cut or "accepted" in notes or not (quadratic.exact or change.differentiable):
+        return None
     if isinstance(guidance, RejuvenateGuidance):
         s0 = float(notes["s0"][0])
         if guidance.below == "transport":
             return Pooled(Transported(denoiser, quadratic), pool, s0)
-    if not adapted.change.differentiable:
-        return Pooled(denoiser, pool, s0)
-    precision = precision_of(posterior_draws(denoiser, generator), len(quadratic.h))
-    return Pooled(AnchorGuided(denoiser, adapted.change, quadratic, precision), pool, s0)
+        if guidance.below == "learned" and guidance.learned is not None:
+            return Pooled(guidance.learned.guide(denoiser, generator), pool, s0)
+    precision = precision_of(draws, len(quadratic.h))
+    return Pooled(AnchorGuided(denoiser, change, quadratic, precision), pool, s0)

@@ -34,6 +34,7 @@ def describe(base: SbiBase) -> dict[str, Any]:
     config: dict[str, Any] = {
         "network": "sbi",
         "unit": base.unit,
+        "narrowest": base.narrowest,
         "x_shape": list(base.x_shape),
         "estimator": kind,
         "arguments": {name: getattr(inner, name) for name in ESTIMATORS.get(kind, ())},
@@ -56,8 +57,9 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None, estimator: Any)
         embedding: the user's own embedding net, where there was one.
         estimator: an sbi posterior or estimator of the same architecture, where the network cannot be rebuilt.
     """
+    narrowest = config.get("narrowest", 1.0)  # files of before have none
     if estimator is not None:
-        return SbiBase(estimator_of(estimator), config["unit"])
+        return SbiBase(estimator_of(estimator), config["unit"], narrowest)
     if config["net"] is None:
         raise InputError(
             f"the network of this sbi posterior ({config['estimator']}) is not one of sbi's own: load(path, "
@@ -69,7 +71,7 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None, estimator: Any)
             f"this sbi posterior has an embedding net ({own}): load(path, embedding=module) needs one of the same "
             "architecture (its weights do not matter)"
         )
-    return SbiBase(_build_estimator(config, embedding), config["unit"])
+    return SbiBase(_build_estimator(config, embedding), config["unit"], narrowest)
 
 
 def estimator_of(source: Any) -> Any:

@@ -7,6 +7,7 @@ prior can be put, and sbi's own ``build_posterior(prior=q)`` is exact. The resul
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,7 +24,8 @@ from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance.importance import SIRGuidance, SIRSettings
-from reprior.posterior import Scales, check_x, fresh_seed
+from reprior.info import Info
+from reprior.posterior import Scales, as_shape, check_x, fresh_seed
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
@@ -81,18 +83,38 @@ class SampledPosterior:
             raise InputError("an sbi posterior cannot predict x; train network='simformer' with reprior.train")
         return _Bound(self, x)
 
-    def sample(self, shape: Sequence[int], x: Tensor, seed: int | None = None) -> Tensor:
-        """Draws theta ~ p(theta | x), with shape (*shape, d), for one observation x."""
+    def sample(
+        self,
+        shape: int | Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        return_info: bool = False,
+        show_progress_bars: bool = False,
+    ) -> Any:
+        """Draws theta ~ p(theta | x), with shape (*shape, d), for one observation x; arguments as in `Posterior.sample`."""
         x = check_x(x, self.x_dim, single=True)
-        n = int(torch.Size(shape).numel())
-        return self._draw(n, x[0], fresh_seed() if seed is None else seed).reshape(*shape, self.dim)
+        drawn = self.sample_batched(shape, x, seed, return_info)
+        theta = (drawn[0] if return_info else drawn)[..., 0, :]
+        return (theta, drawn[1]) if return_info else theta
 
-    def sample_batched(self, shape: Sequence[int], x: Tensor, seed: int | None = None) -> Tensor:
+    def sample_batched(
+        self,
+        shape: int | Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        return_info: bool = False,
+        show_progress_bars: bool = False,
+    ) -> Any:
         """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
-        x = check_x(x, self.x_dim)
-        n, seed = int(torch.Size(shape).numel()), fresh_seed() if seed is None else seed
+        shape, x = as_shape(shape), check_x(x, self.x_dim)
+        n, seed, began = int(torch.Size(shape).numel()), fresh_seed() if seed is None else seed, time.monotonic()
         each = [self._draw(n, row, seed + k) for k, row in enumerate(x)]
-        return torch.stack(each, 1).reshape(*shape, len(x), self.dim)
+        theta = torch.stack(each, 1).reshape(*shape, len(x), self.dim)
+        return (theta, Info("base", n, len(x), time.monotonic() - began, 0.0)) if return_info else theta
+
+    def save(self, path: Any, simulations: bool = True) -> None:
+        """Refused, as in `to_parts`."""
+        self.to_parts(simulations)
 
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 0) -> Tensor:
         """log p(theta | x), with shape (*), where sbi has it normalised (NPE); ``steps`` is not used."""
@@ -102,7 +124,10 @@ class SampledPosterior:
             name = type(self.source).__name__
             raise InputError(f"sbi gives the log-density of a {name} only up to a constant; there is no log_prob")
         x = check_x(x, self.x_dim, single=True)
+        theta = torch.as_tensor(theta)
         flat = theta.reshape(-1, theta.shape[-1])
+        if flat.shape[-1] != self.dim:
+            raise InputError(f"theta needs {self.dim} entries in its last axis; got shape {tuple(theta.shape)}")
         with torch.no_grad(), seeded(0):
             value = self.source.log_prob(flat, x=self._shaped(x))
         return value.cpu().reshape(theta.shape[:-1])
