@@ -260,6 +260,11 @@ class AdaptedPosterior:
             draws: base draws.
             seed: makes it repeatable.
         """
+        if self.change.kind == "carried":
+            raise InputError(
+                "the prior that an update carries is known up to a constant only, so q(x) / p(x) is not known; log_prob is, as "
+                "the constant drops out"
+            )
         if self.change.kind == "callable":
             warn("log q was given as a function, maybe up to a constant: then this ratio is too", stacklevel=2)
         log_w = self._log_w_draws(x, draws, seed).double()

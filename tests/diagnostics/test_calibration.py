@@ -87,6 +87,13 @@ def test_too_few_pairs_are_said():
     assert found.effective < 50
 
 
+def test_fewer_rows_than_effective_pairs_asked_for_is_no_failure():
+    posterior, _ = gaussian_posterior(dim=2)
+    adapted = reprior.adapt(posterior, moved(2, 0.5), "sir")  # a third of the pairs are looked at
+    found = calibrate(adapted, pairs=240, draws=40, least=100.0, seed=1)
+    assert (found.failed, found.why_not) == (False, "")
+
+
 def test_bad_sizes_are_named():
     posterior, _ = gaussian_posterior(dim=2)
     with pytest.raises(InputError, match="got 5 and 50"):

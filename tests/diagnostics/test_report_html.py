@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from exact import gaussian_posterior
-from torch.distributions import MultivariateNormal
+from torch.distributions import Independent, MultivariateNormal, Uniform
 
 import reprior
 from reprior.diagnostics import DiagnoseSettings, diagnose, figures, run_report
@@ -99,6 +99,14 @@ def test_failed_draws_still_give_a_page(tmp_path):
     text = report.to_html(tmp_path / "failed.html").read_text(encoding="utf-8")
     assert "do not trust" in text
     assert "There is no calibration" in text
+
+
+def test_a_target_that_no_base_sample_reaches_gives_a_page(tmp_path):
+    posterior, _ = gaussian_posterior(dim=2, c=0.05)
+    box = Independent(Uniform(torch.tensor([-3.0, -3.0]), torch.tensor([-2.5, 3.0])), 1)
+    report = diagnose(reprior.adapt(posterior, box), torch.tensor([1.0, 0.2]), settings=LIGHT)
+    assert report.verdict == "do not trust"
+    assert "No base sample has any weight" in report.to_html(tmp_path / "none.html").read_text(encoding="utf-8")
 
 
 def test_browser_shows_it_without_network_or_errors(page):

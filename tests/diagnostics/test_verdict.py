@@ -17,6 +17,7 @@ from reprior.diagnostics import DiagnoseSettings, Thresholds, diagnose
 from reprior.diagnostics.checks import GROUPS, MEANINGS, check
 from reprior.errors import InputError
 from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
+from reprior.guidance.guidance import NoGuidance
 from reprior.networks.ratio import RatioNetworkSettings
 
 X = torch.tensor([0.5, -0.3])
@@ -52,6 +53,23 @@ def test_easy_change_is_ok(easy):
     assert easy.method == "transport"
     assert easy.verdict == "ok"
     assert all(c.outcome in ("pass", "info") for c in easy.checks)
+
+
+class Stutters(NoGuidance):
+    """One draw in ten is not finite."""
+
+    def draw(self, denoiser, n, sampler, generator):
+        z, notes = super().draw(denoiser, n, sampler, generator)
+        z[::10] = torch.nan
+        return z, notes
+
+
+def test_draws_that_are_not_finite_are_seen_although_they_are_drawn_again(posterior):
+    adapted = replace(reprior.adapt(posterior, target(0.4), "none"), guidance=Stutters())
+    assert torch.isfinite(adapted.sample((100,), X, seed=0)).all()
+    report = diagnose(adapted, X, settings=replace(LIGHT, pairs=0))
+    assert report["sampling"].value == pytest.approx(0.9)
+    assert report["sampling"].outcome == "stop"
 
 
 def test_text_names_verdict_and_every_check(easy):

@@ -125,3 +125,23 @@ def test_a_change_in_sbi_is_not_read_wrongly(tmp_path):
     posterior = reprior.from_sbi(source, *simulations())
     with pytest.raises(InputError, match="estimator="):
         reprior.load(posterior.save(tmp_path / "posterior"))
+
+
+class Gaps(nn.Module):
+    """An embedding net that takes missing entries."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+
+    def forward(self, x):
+        return self.linear(x.nan_to_num(0.0))
+
+
+def test_simulations_with_gaps_are_attached_again(tmp_path):
+    theta, x = simulations()
+    x[::3, 0] = torch.nan
+    source = untrained(posterior_score_nn(embedding_net=Gaps(), z_score_x="none", **SIZES))
+    posterior = reprior.from_sbi(source, theta, x)
+    again = reprior.load(posterior.save(tmp_path / "gaps", simulations=False), embedding=Gaps())
+    assert len(again.with_simulations(theta, x).simulations) == len(posterior.simulations) == 500

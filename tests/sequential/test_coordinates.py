@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from needs import needs_pytransit
@@ -13,6 +15,7 @@ from reprior.lightcurve.transit_prior import MEAN, STD, TransitPrior
 from reprior.sequential.coordinates import CANONICAL, COORDINATES
 from reprior.sequential.settings import AccumulateSettings
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
+from reprior.sequential.terms import Terms
 from reprior.standardizer import Standardizer
 
 SCALE = Standardizer(torch.tensor(MEAN), torch.tensor(STD))
@@ -84,3 +87,17 @@ def test_a_likelihood_that_is_bent_in_theta_is_plain_in_its_coordinates():
 def test_unknown_coordinates_are_named():
     with pytest.raises(InputError, match="coordinates 'orbit' are unknown; allowed: theta, transit"):
         AccumulateSettings(coordinates="orbit")
+
+
+@pytest.mark.parametrize("nuisance", [("t0", "u1", "u2", "sigma"), ("t0", "sigma", "P")])
+def test_nuisance_parameters_that_share_a_coordinate_with_carried_ones_are_refused(nuisance):
+    prior = TransitPrior()
+    names = ("k", "a", "inc", "P", "t0", "u1", "u2", "sigma")
+    posterior = SimpleNamespace(dim=8, prior=prior, scales=SimpleNamespace(theta=SCALE), parameters=names)
+
+    def make(left):
+        return Terms(posterior, tuple(names.index(n) for n in left), 100, 10, coordinates="transit")  # pyright: ignore
+
+    assert make(("t0", "sigma")).columns.tolist() == [0, 1, 2, 4, 5]
+    with pytest.raises(InputError, match=f"with {', '.join(nuisance)} as nuisance, coordinates='transit' would lose"):
+        make(nuisance)

@@ -20,6 +20,7 @@ from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance.rejuvenate import RejuvenateSettings
 from reprior.loading import rebuild_adapted
+from reprior.networks.simformer import SimformerSettings
 from reprior.sequential.settings import AccumulateSettings
 from reprior.sequential.store import fingerprint
 
@@ -94,6 +95,26 @@ def test_what_is_read_back_is_what_was_written(tmp_path):
 def test_more_observations_are_added_to_a_finished_run(tmp_path):
     go(tmp_path, x=X[:2])
     assert torch.equal(go(tmp_path)[-1].samples, go(None)[-1].samples)
+
+
+def test_a_run_with_missing_entries_goes_on(tmp_path):
+    generator = torch.Generator().manual_seed(0)
+    theta = torch.randn(600, 2, generator=generator)
+    x = torch.cat([theta, theta], 1) + 0.5 * torch.randn(600, 4, generator=generator)
+    posterior = reprior.train(
+        theta,
+        x,
+        MultivariateNormal(torch.zeros(2), torch.eye(2)),
+        network="simformer",
+        settings=SimformerSettings(layers=1, absent=0.2),
+        training=reprior.Training(steps=20, batch=64, evaluate_every=20),
+        progress=False,
+    )
+    gaps = torch.tensor([[0.5, 0.2, torch.nan, 0.3]])
+    first, again = (
+        reprior.update(posterior, gaps, settings=QUICK, samples=200, folder=tmp_path, progress=False) for _ in range(2)
+    )
+    assert torch.equal(first[0].samples, again[0].samples)
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,29 @@ def test_a_round_that_is_found_wanting_is_made_again_with_a_new_fit(monkeypatch)
     assert error[2] < 0.3
 
 
+def test_a_wrong_sum_of_the_terms_before_is_seen():
+    from reprior.sequential.accumulate import Accumulate
+
+    agreement = {}
+    for slope in (0.0, 1.5):
+        run = Accumulate(POSTERIOR, (), QUICK)
+        run.finish(X[0], POSTERIOR.sample((N,), X[0], seed=0), 0)
+        run.adapt(X[1], 1)
+        assert run._log_r is not None
+        right = run._log_r.forward
+        run._log_r.forward = lambda theta, right=right, slope=slope: right(theta) + slope * theta[..., 0]
+        _, notes = run.finish(X[1], POSTERIOR.sample((N,), X[1], seed=2), 2)
+        agreement[slope] = notes["agreement"]
+    assert agreement[0.0] > 0.98
+    # exp(1.5 theta_1) over an sd of .36: ESS/N exp(-.29) = .75, from 40 points.
+    assert agreement[1.5] < 0.88
+
+
+def test_the_evidence_ratio_of_an_update_is_not_known(updates):
+    with pytest.raises(InputError, match="known up to a constant only"):
+        updates[-1].adapted.evidence_ratio(X[-1])
+
+
 def test_the_adapted_posterior_draws_the_same_posterior(updates):
     assert updates[0].adapted is POSTERIOR
     last = updates[-1].adapted

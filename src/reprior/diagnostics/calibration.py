@@ -113,7 +113,7 @@ def calibrate(
     except InputError as error:
         return _none(effective, f"the method cannot draw at the stored observations: {error}", failed=True)
     fine = torch.isfinite(samples).all(-1).all(0)
-    if int(fine.sum()) < least:
+    if not bool(fine.any()):
         return _none(effective, "the method gives draws that are not finite at the stored observations", failed=True)
     samples, theta, counts = samples[:, fine], theta[fine], counts[fine]
     u = ranks(samples, theta, generator)

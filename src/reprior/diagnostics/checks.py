@@ -36,7 +36,7 @@ class Thresholds:
         correction: ESS/N of the importance correction; bad when low.
         behind: stored simulations in each of 3^d cells over the base posterior at x; bad when low.
         leftover: the shift that the base misses at x, in standard deviations of the adapted posterior; bad when high.
-        sampling: the share of adapted draws that is finite and inside the support; bad when low.
+        sampling: the share of adapted draws that is finite (none where the supports cannot be reached); bad when low.
     """
 
     support: tuple[float, float] = (0.001, 0.2)
@@ -133,7 +133,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "sampling": (
         "Draws",
-        "Share of adapted samples that are finite and inside the support.",
+        "Share of adapted samples that are finite; 0 where none can be had inside the supports.",
     ),
 }
 

@@ -73,12 +73,25 @@ def draw_adapted(
         generator: the source of randomness.
         guidance: another method in place of the adapted posterior's own.
     """
+    return _drawn(adapted, x, n, sampler, generator, guidance)[0]
+
+
+def _drawn(
+    adapted: AdaptedPosterior,
+    x: Tensor,
+    n: int,
+    sampler: Sampler,
+    generator: Generator,
+    guidance: Guidance | None = None,
+) -> tuple[Tensor, float]:
+    """`draw_adapted`, and the share of the first draws that was finite: others are drawn again without a word."""
     used = adapted if guidance is None else replace(adapted, guidance=guidance)
     if used.guidance.corrections and not sampler.corrections:
         sampler = replace(sampler, corrections=used.guidance.corrections)
     denoiser = used.posterior.condition(x)
     z, _ = used.guidance.draw(denoiser, n, sampler, generator)
-    return used._fill(used.posterior.to_user(z), denoiser, sampler, generator)[0]
+    finite = float(torch.isfinite(z).all(-1).float().mean())
+    return used._fill(used.posterior.to_user(z), denoiser, sampler, generator)[0], finite
 
 
 def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: int) -> Scene:
@@ -97,15 +110,14 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
     began = time.monotonic()
     failed = ""
     try:
-        theta = draw_adapted(adapted, x, n, adapted.sampler, generator)[:, 0]
+        theta, finite = _drawn(adapted, x, n, adapted.sampler, generator)
+        theta = theta[:, 0]
     except InputError as error:  # a method that cannot do this change says why
-        theta, failed = base[:0], str(error)
+        theta, finite, failed = base[:0], 0.0, str(error)
     seconds = time.monotonic() - began
-    fine = torch.isfinite(theta).all(-1)
-    theta = theta[fine]
     log_r = adapted.change.log_w(adapted.change.scale.forward(base)).double()
     log_r_adapted = adapted.change.log_r(theta).double() if len(theta) else log_r[:0]
-    return Scene(x, base, theta, log_r, log_r_adapted, len(theta) / n, failed, seconds)
+    return Scene(x, base, theta, log_r, log_r_adapted, finite, failed, seconds)
 
 
 def typical_x(posterior: Posterior, change: PriorChange, n: int, seed: int) -> Tensor:

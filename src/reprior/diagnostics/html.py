@@ -74,8 +74,9 @@ def _figures(report: Report) -> dict[str, dict[str, Any]]:
     made = {
         "priors": figures.priors_figure(report.prior, report.target, names, which),
         "corner": figures.corner_figure(scene, names, which),
-        "weights": figures.weights_figure(scene),
     }
+    if bool((scene.log_r > -math.inf).any()):  # else there is no weight to show
+        made["weights"] = figures.weights_figure(scene)
     if not report.calibration.why_not:
         made["ranks"] = figures.calibration_figure(report.calibration, names, which)
         made["coverage"] = figures.coverage_figure(report.calibration)

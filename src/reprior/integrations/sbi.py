@@ -98,6 +98,7 @@ def from_sbi(
     simulations = Simulations.create(theta, x, prior=kept, parameters=parameters, missing=missing)
     simulations.warn_if_not_drawn(MANY_PRIORS)
     base, theta_scale, x_scale = SbiBase.create(estimator, simulations.theta, simulations.x)
+    base.takes_missing = missing == "keep"
     _check_noise(base, estimator, simulations.theta)
     return Posterior(base, Scales(theta_scale, x_scale), kept, simulations, simulations.parameters)
 

@@ -35,6 +35,7 @@ def describe(base: SbiBase) -> dict[str, Any]:
         "network": "sbi",
         "unit": base.unit,
         "narrowest": base.narrowest,
+        "takes_missing": base.takes_missing,
         "x_shape": list(base.x_shape),
         "estimator": kind,
         "arguments": {name: getattr(inner, name) for name in ESTIMATORS.get(kind, ())},
@@ -57,9 +58,8 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None, estimator: Any)
         embedding: the user's own embedding net, where there was one.
         estimator: an sbi posterior or estimator of the same architecture, where the network cannot be rebuilt.
     """
-    narrowest = config.get("narrowest", 1.0)  # files of before have none
     if estimator is not None:
-        return SbiBase(estimator_of(estimator), config["unit"], narrowest)
+        return _base_around(estimator_of(estimator), config)
     if config["net"] is None:
         raise InputError(
             f"the network of this sbi posterior ({config['estimator']}) is not one of sbi's own: load(path, "
@@ -71,7 +71,13 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None, estimator: Any)
             f"this sbi posterior has an embedding net ({own}): load(path, embedding=module) needs one of the same "
             "architecture (its weights do not matter)"
         )
-    return SbiBase(_build_estimator(config, embedding), config["unit"], narrowest)
+    return _base_around(_build_estimator(config, embedding), config)
+
+
+def _base_around(estimator: Any, config: dict[str, Any]) -> SbiBase:
+    base = SbiBase(estimator, config["unit"], config.get("narrowest", 1.0))  # files of before have neither of the two
+    base.takes_missing = config.get("takes_missing", False)
+    return base
 
 
 def estimator_of(source: Any) -> Any:

@@ -84,13 +84,13 @@ class Accumulate:
         generator = torch.Generator().manual_seed(seed + 1)
         self.terms.add(x, samples, generator)
         samples, notes = self._move(samples, generator)
-        check = self.terms.check(samples, generator)
+        check = self.terms.check(samples, generator, self._log_r)
         for _ in range(self.settings.rounds - 1):
             if self._log_r is None or check.ess >= ENOUGH:
                 break
             self._log_r = self.terms.ratio(generator, len(self.terms.terms) - 1)
             samples, notes = self._move(samples, generator)
-            check = self.terms.check(samples, generator)
+            check = self.terms.check(samples, generator, self._log_r)
         return samples, {**notes, "agreement": check.ess, "fit_error": check.error}
 
     def _move(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Any]]:

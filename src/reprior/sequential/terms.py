@@ -222,7 +222,17 @@ class Terms:
         there[:, self.carried] = here[:, self.carried]
         scale = self.posterior.scales.theta
         one, other = (coordinates_of(theta, scale, self.coordinates) for theta in (here, there))
-        return (one == other).all(0).nonzero().squeeze(-1)
+        free = (one == other).all(0)
+        there = priors.sample(self.posterior.prior, 2, 1)
+        there[:, self.nuisance] = here[:, self.nuisance]
+        mixed = ~free & (one != coordinates_of(there, scale, self.coordinates)).any(0)
+        if bool(mixed.any()):
+            left = ", ".join(self.posterior.parameters[i] for i in self.nuisance)
+            raise InputError(
+                f"with {left} as nuisance, coordinates={self.coordinates!r} would lose what a coordinate tells of the carried "
+                "parameters, as it depends on both; carry all that it depends on, or use coordinates='theta'"
+            )
+        return free.nonzero().squeeze(-1)
 
     def _carried(self, term: Term, generator: Generator) -> tuple[Tensor, Tensor]:
         """The carried coordinates of the term's points, with shape (n, c), and log p(theta_c | x_k) - log p(theta_c) there."""
@@ -235,7 +245,7 @@ class Terms:
             return fitted(self._user(z)).double().masked_fill(~self._inside(z), -torch.inf)
 
         values = self._integrate(log_f, self._conditional(term), theta_c)
-        values = values - self._integrate(self._log_prior, self._prior, theta_c)
+        values = values - self._log_marginal(theta_c)
         known = torch.isfinite(values)  # elsewhere no node has mass
         if not bool(known.any()):
             raise InputError("no nuisance value near the posterior lies inside the prior's support")
@@ -249,6 +259,20 @@ class Terms:
         z = self.posterior.scales.theta.forward(theta).double()
         return Conditional.of(z.mean(0), torch.cov(z.T), self.carried, self.nuisance)
 
+    def _log_marginal(self, theta_c: Tensor) -> Tensor:
+        """log p(theta_c), up to a constant, with shape (n,): exact where nuisance parameters are independent parts."""
+        assert self._prior is not None
+        prior = self.posterior.prior
+        if isinstance(prior, priors.Product):
+            blocks = torch.arange(self.posterior.dim).split(prior.dims)
+            kept = [torch.isin(block, self.carried) for block in blocks]
+            if all(bool(k.all()) or not bool(k.any()) for k in kept):
+                theta = self._user(self._fill(theta_c, theta_c.new_zeros(len(theta_c), len(self.nuisance))))
+                parts = zip(prior.parts, blocks, kept, strict=True)
+                values = [priors.log_prob(part, theta[:, block]) for part, block, k in parts if bool(k.all())]
+                return torch.stack(values).sum(0).double()
+        return self._integrate(self._log_prior, self._prior, theta_c)
+
     def _integrate(self, log_f: Callable[[Tensor], Tensor], g: Conditional, theta_c: Tensor) -> Tensor:
         """log of the integral of f(theta_c, nu) over nu, up to a constant, with shape (n,)."""
         z = self._fill(theta_c.unsqueeze(0).expand(NODES, -1, -1), g.at(theta_c, self.nodes.unsqueeze(1)))
@@ -260,26 +284,36 @@ class Terms:
         z[..., self.carried], z[..., self.nuisance] = theta_c, nu
         return z
 
-    def check(self, samples: Tensor, generator: Generator) -> Check:
+    def check(self, samples: Tensor, generator: Generator, log_r: CarriedRatio | None = None) -> Check:
         """Compares fits and exact values at draws of the posterior, and gives every term these points.
 
         Arguments:
             samples: draws of the posterior so far, with shape (n, d), in the user's units.
             generator: the source of randomness.
+            log_r: the fitted sum of all terms but the last, under which they were drawn. Without nuisance parameters it is
+                what is compared; with them it is the fit of each term, before they are integrated out.
         """
         rows = torch.randperm(len(samples), generator=generator)[: self.checks]
         points = self._canonical(self.posterior.scales.theta.forward(samples[rows]).double())
         total = torch.zeros(len(points), dtype=torch.float64)
         compared = torch.ones(len(points), dtype=torch.bool)
+        summed = log_r is not None and not len(self.nuisance)
+        if log_r is not None and summed:
+            total -= log_r(self._user(points)).double()
         for k, term in enumerate(self.terms):
             last = k + 1 == len(self.terms)
             here = points if last or not len(self.nuisance) else self._earlier(term, points[:, self.carried], generator)
             inside = self._inside(here)
             compared &= inside
             if bool(inside.any()):
-                fitted = self.joint(term, generator)
-                self.terms[k] = self._extend(term, here[inside])
-                total[inside] += self.terms[k].values[len(term.values) :] - fitted(self._user(here[inside])).double()
+                known = here[inside]
+                told = (
+                    self._log_prior(known)  # log r holds the term itself
+                    if summed and not last
+                    else self.joint(term, generator)(self._user(known)).double()
+                )
+                self.terms[k] = self._extend(term, known)
+                total[inside] += self.terms[k].values[len(term.values) :] - told
         left = total[compared]
         if len(left) < 2:
             return Check(math.inf, 0.0)

@@ -11,6 +11,7 @@ r_n, which is then the ratio of the carried parameters alone.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -74,7 +75,8 @@ def update(
     key["base"] = fingerprint(posterior) if folder is not None else ""
     done: list[Update] = []
     for n in _counted(len(x), progress):
-        now = {**key, "observation": x[n - 1].tolist()}
+        # JSON's NaN is not equal to itself: a missing entry is None.
+        now = {**key, "observation": [None if math.isnan(v) else v for v in x[n - 1].tolist()]}
         kept = read_update(Path(folder), n, posterior, now) if folder is not None else None
         if kept is not None:
             done.append(kept[0])
