@@ -165,6 +165,23 @@ def test_a_learned_method_over_simulations_with_gaps(posterior):
         check(theta, mean[:2], cov[:2, :2], LEARNED_MARGIN)
 
 
+@pytest.mark.parametrize("method", ["auto", "nre", "joint"])
+def test_predictions_over_simulations_that_lack_what_is_observed(posterior, method):
+    assert posterior.simulations is not None
+    x = posterior.simulations.x.clone()
+    x[::5, 1], x[1::5, 2] = torch.nan, torch.nan  # one entry that is observed, and one that is predicted
+    gappy = posterior.with_simulations(posterior.simulations.theta, x)
+    few = replace(QUICK, training=replace(QUICK.training, steps=4, evaluate_every=4))
+    if method == "joint":
+        few = replace(few, weights="joint", anchor="off", under="base", observations=20)
+    settings = None if method == "auto" else few
+    adapted = reprior.adapt(gappy, TARGET, method.replace("joint", "nre"), settings, observed=OBSERVED)
+    assert torch.isfinite(adapted.predict((50,), GAPS, seed=0)[1]).all()
+    nothing = gappy.with_simulations(posterior.simulations.theta, torch.where(OBSERVED, torch.nan, x))
+    with pytest.raises(InputError, match=r"0 of .* stored simulations have all entries of x that are needed here"):
+        reprior.adapt(nothing, TARGET, method.replace("joint", "nre"), settings, observed=OBSERVED)
+
+
 def test_auto_predicts_on_a_base_of_scalar_noise_that_needs_all_of_x(posterior):
     """One level of noise cannot tell theta, which the change narrows, from the predicted x, which it leaves."""
     assert posterior.simulations is not None

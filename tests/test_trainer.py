@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent, MultivariateNormal, Normal, Uniform
+from torch.distributions import Cauchy, Independent, MultivariateNormal, Normal, Uniform
 
 from reprior import files
 from reprior.diffusion.sampler import Sampler
@@ -428,3 +428,14 @@ def test_double_precision_as_torchs_default_changes_nothing():
 def test_a_folder_is_no_file(tmp_path):
     with pytest.raises(FileNotFoundError, match="is a folder"):
         load(tmp_path)
+
+
+def test_a_heavy_tailed_parameter_is_warned_of():
+    theta, x = pairs()
+    far = theta.clone()
+    far[:, 1] = torch.tan(torch.pi * (torch.rand(300, generator=torch.Generator().manual_seed(1)) - 0.5))  # Cauchy
+    prior = [Normal(torch.zeros(1), torch.ones(1)), Cauchy(torch.zeros(1), torch.ones(1))]
+    with pytest.warns(
+        UserWarning, match="theta_2 has heavy tails: its standard deviation is .* Train on its logarithm"
+    ):
+        train(far, x, prior, settings=TINY, training=SHORT, progress=False)

@@ -97,7 +97,7 @@ class PriorChange:
             least: the least log p of a draw that is kept, with shape (*); `least_log_p` of these draws if None.
         """
         least = self.least_log_p(z) if least is None else least
-        log_p, log_r = self._log_p(z), self(z)
+        log_p, log_r = self.log_p(z), self(z)
         stray = (log_p < least) & (log_p + log_r < self.outer)
         return torch.where(stray, -torch.inf, log_r)
 
@@ -107,10 +107,11 @@ class PriorChange:
         It is the reach where nearly all of a posterior lies within it. One that lies further out has no limit: what it
         knows is extrapolated as a whole.
         """
-        beyond = (self._log_p(z) < self.reach).float().mean(0)
+        beyond = (self.log_p(z) < self.reach).float().mean(0)
         return torch.where(beyond < FEW, self.reach, -torch.inf)
 
-    def _log_p(self, z: Tensor) -> Tensor:
+    def log_p(self, z: Tensor) -> Tensor:
+        """log p of standardised parameters, with shape (*, D); only the first d entries count. Shape (*)."""
         theta = self.scale.inverse(z[..., : len(self.scale.shift)].to(self.scale.shift.device))
         return priors.log_prob(self.prior, theta).to(z.device)
 

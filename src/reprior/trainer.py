@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from reprior.standardizer import Standardizer
 __all__ = ["fingerprint_of", "train"]
 
 VALIDATION_REPEATS = 4  # noise draws per held-out row
+HEAVY = 5.0  # standard deviations, in halves of the central two thirds, that only heavy tails have
+RESOLVED = 0.01  # standard deviations below which a posterior is near the lowest noise
 GUESS_SHARE = 4  # the guess gets at most one step in so many of the training
 
 
@@ -74,6 +77,7 @@ def train(
         "Pass the prior that theta was drawn from: a wrong one makes every change of prior wrong (simulations that were "
         "picked by their x are fine)"
     )
+    _warn_of_tails(simulations)
     dim = simulations.theta.shape[1]
     if priors.dim_of(prior) != dim:
         raise InputError(f"the prior has {priors.dim_of(prior)} parameters but theta has {dim}")
@@ -137,3 +141,17 @@ def fingerprint_of(*tensors: Tensor) -> str:
         digest.update(str(tuple(tensor.shape)).encode())
         digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
+
+
+def _warn_of_tails(simulations: Simulations) -> None:
+    """Warns of a parameter whose spread a few far draws make: the noise that a base learns goes with that spread."""
+    spread, most = Standardizer.fit(simulations.theta).scale, Standardizer.fit(simulations.theta, robust=True).scale
+    for name, wide, narrow in zip(simulations.parameters, spread.tolist(), most.tolist(), strict=True):
+        if wide > HEAVY * narrow:
+            warnings.warn(
+                f"{name} has heavy tails: its standard deviation is {wide:.3g}, but two thirds of the simulations lie within "
+                f"{narrow:.3g} of the middle, and posteriors narrower than {RESOLVED * wide:.2g} will come out too wide. Train on "
+                "its logarithm, or another transform of it (with the prior of that)",
+                stacklevel=3,
+            )
+            return

@@ -9,6 +9,9 @@ import torch
 from scipy import stats as scipy_stats
 from torch.distributions import (
     Categorical,
+    Cauchy,
+    HalfCauchy,
+    HalfNormal,
     Independent,
     Laplace,
     MixtureSameFamily,
@@ -161,3 +164,23 @@ def test_one_narrow_parameter_does_not_hide_that_another_is_no_gaussian():
     both = [mixed[0], Normal(torch.zeros(1), torch.tensor([0.2]))]
     assert not find_quadratic(make_change(p, mixed, UNIT, seed=0)).exact
     assert find_quadratic(make_change(p, both, UNIT, seed=0)).exact
+
+
+@pytest.mark.parametrize("d", [1, 2, 4, 5, 6, 8])
+@pytest.mark.parametrize("scale", [0.1, 0.3, 1.0, 2.0])
+def test_heavy_tails_are_no_gaussian_change(d, scale):
+    unit = Standardizer(torch.zeros(d), torch.ones(d))
+    pairs = (
+        (Normal(torch.zeros(d), torch.ones(d)), Cauchy(torch.zeros(d), torch.full((d,), scale))),
+        (HalfNormal(torch.ones(d)), HalfCauchy(torch.full((d,), scale))),
+    )
+    for p, q in pairs:
+        found = find_quadratic(make_change(Independent(p, 1), Independent(q, 1), unit, seed=0))
+        assert not found.exact, (d, scale, found.misfit)
+
+
+@pytest.mark.parametrize(("loc", "scale"), [(0.0, 10.0), (2.0, 0.01), (0.5, 0.8)])
+def test_wide_and_narrow_gaussian_changes_of_many_parameters_are(loc, scale):
+    unit = Standardizer(torch.zeros(8), torch.ones(8))
+    q = Independent(Normal(torch.full((8,), loc), torch.full((8,), scale)), 1)
+    assert find_quadratic(make_change(Independent(Normal(torch.zeros(8), torch.ones(8)), 1), q, unit, seed=0)).exact

@@ -143,7 +143,7 @@ def test_split_holds_out_whole_observations(make):
 
 
 def test_stored_masks_what_is_not_observed_and_needs_simulations():
-    theta, x = stored(POSTERIOR, torch.tensor([True, False]))
+    theta, x, _ = stored(POSTERIOR, torch.tensor([True, False]))
     assert bool(torch.isnan(x[:, 1]).all())
     assert not bool(torch.isnan(x[:, 0]).any())
     assert theta.shape == (2_000, 2)

@@ -16,7 +16,7 @@ from reprior.diffusion.sampler import Sampler, chunked
 from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import Transported, TransportGuidance, largest_noise, quadratics_of, why_not
 from reprior.posterior import Posterior
-from reprior.ratio.pool import likely_x
+from reprior.ratio.pool import likely_x, usable
 from reprior.simulations import Simulations
 from reprior.weights import share
 
@@ -121,5 +121,5 @@ def _refusal(posterior: Posterior, change: PriorChange, seed: int, observed: Ten
 
 def _typical(simulations: Simulations, change: PriorChange, generator: Generator, observed: Tensor | None) -> Tensor:
     """Observations where q puts them, with shape (K, m); NaN where they are to be predicted."""
-    x = likely_x(simulations, change, OBSERVATIONS, generator)
+    x = likely_x(usable(simulations, observed), change, OBSERVATIONS, generator)
     return x if observed is None else torch.where(observed, x, torch.nan)

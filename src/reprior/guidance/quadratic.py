@@ -21,7 +21,7 @@ __all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic"]
 TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
 NATS = 0.05  # what log r may be off where q is: the spread alone is no measure, one narrow parameter makes it huge
 ROUNDING = 1e-4  # of p's own curvature, 1: what is left of L where there is none
-NEAR = 20.0  # q is where log r is within so many nats of its largest value
+NEAR = 20.0  # q is where log q, or log r, is within so many nats of its largest value
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> 
         return None  # bounded components
     log_p = priors.log_prob(change.prior, theta)
     each = mixture.component_distribution.log_prob(theta.unsqueeze(-2)) + logits - log_p.unsqueeze(-1)
-    fits = [_least_squares(z, each[:, k]) for k in range(each.shape[-1])]
+    fits = [_least_squares(z, each[:, k], log_p) for k in range(each.shape[-1])]
     return fits if all(f.exact for f in fits) else None
 
 
@@ -137,7 +137,8 @@ def _points(change: PriorChange, seed: int, points: int) -> Tensor:
 
 def _fit(change: PriorChange, z: Tensor) -> Quadratic:
     with torch.no_grad():
-        return _least_squares(z, change(_precise(change, z)))
+        points = _precise(change, z)
+        return _least_squares(z, change(points), change.log_p(points))
 
 
 def _precise(change: PriorChange, z: Tensor) -> Tensor:
@@ -146,8 +147,8 @@ def _precise(change: PriorChange, z: Tensor) -> Tensor:
     return z.double() if plain else z
 
 
-def _least_squares(z: Tensor, value: Tensor) -> Quadratic:
-    z, value = z.double(), value.double()
+def _least_squares(z: Tensor, value: Tensor, log_p: Tensor) -> Quadratic:
+    z, value, log_p = z.double(), value.double(), log_p.double()
     n, d = z.shape
     columns = (d + 1) * (d + 2) // 2
     if n < 2 * columns:  # bounded support, few points inside: nothing to say
@@ -158,7 +159,10 @@ def _least_squares(z: Tensor, value: Tensor) -> Quadratic:
     solution = torch.linalg.lstsq(design, value.unsqueeze(1)).solution[:, 0]
     spread = (value.max() - value.min()).clamp(min=1e-9)
     error = (design @ solution - value).abs()
-    near = error[value > value.max() - NEAR].max() * TOLERANCE / NATS
+    # Under heavy tails of q, log r is largest at its few furthest draws, which least squares fits at the cost of the rest.
+    log_q = value + log_p
+    where = (value > value.max() - NEAR) | (log_q > log_q.max() - NEAR)
+    near = error[where].max() * TOLERANCE / NATS
     misfit = float(torch.maximum(error.max() / spread, near))
     upper = torch.zeros(d, d, dtype=torch.float64)
     upper[i, j] = solution[: len(i)]

@@ -25,7 +25,7 @@ from reprior.ratio.draws import base_draws
 from reprior.simulations import Simulations
 from reprior.weights import share
 
-__all__ = ["Pool", "joint_pool", "likely_x", "posterior_pool", "tempered_weights"]
+__all__ = ["Pool", "joint_pool", "likely_x", "posterior_pool", "tempered_weights", "usable"]
 
 
 @dataclass(frozen=True)
@@ -90,18 +90,34 @@ def likely_x(simulations: Simulations, change: PriorChange, n: int, generator: G
     return simulations.x[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
 
-def stored(posterior: Posterior, observed: Tensor | None) -> tuple[Tensor, Tensor]:
-    """The stored simulations, standardised, with x masked to NaN where it is not observed."""
+def usable(simulations: Simulations, observed: Tensor | None, whole: bool = False) -> Simulations:
+    """The simulations that have all observed entries of x, and with ``whole`` the others too; all if ``observed`` is None.
+
+    Arguments:
+        simulations: the stored simulations, which may have missing entries.
+        observed: which entries of x are observed, with shape (m,).
+        whole: whether the entries that are to be predicted are needed too.
+    """
+    if observed is None or not simulations.has_missing:
+        return simulations
+    kept = ~simulations.x[:, torch.ones_like(observed) if whole else observed].isnan().any(1)
+    if int(kept.sum()) < 2:
+        raise InputError(
+            f"{int(kept.sum())} of {len(simulations)} stored simulations have all entries of x that are needed here: too few"
+        )
+    return simulations.subset(kept)
+
+
+def stored(posterior: Posterior, observed: Tensor | None, whole: bool = False) -> tuple[Tensor, Tensor, Tensor]:
+    """The stored simulations, standardised: theta, x masked to NaN where it is not observed, and x as it is."""
     if posterior.simulations is None:
         raise InputError(
             "learning a guidance needs the stored simulations: use posterior.with_simulations(theta, x), or a method "
             "that needs no training (transport, rejuvenate, sir)"
         )
-    theta = posterior.scales.theta.forward(posterior.simulations.theta)
-    x = posterior.scales.x.forward(posterior.simulations.x)
-    if observed is not None:
-        x = torch.where(observed, x, torch.full_like(x, torch.nan))
-    return theta, x
+    some = usable(posterior.simulations, observed, whole)
+    theta, x = posterior.scales.theta.forward(some.theta), posterior.scales.x.forward(some.x)
+    return theta, x if observed is None else torch.where(observed, x, torch.nan), x
 
 
 def posterior_pool(
@@ -128,7 +144,7 @@ def posterior_pool(
         under: a part of log r that transport takes over: draws and weights are those of what is left.
         cache: the folder where base draws are kept, or None.
     """
-    theta, x = stored(posterior, observed)
+    theta, x, _ = stored(posterior, observed)
     weights = tempered_weights(change(theta), least=min(200.0, len(theta) / 10))
     towards = torch.multinomial(weights, observations // 2, replacement=True, generator=generator)
     plain = torch.randint(len(theta), (observations - len(towards),), generator=generator)
@@ -176,9 +192,8 @@ def joint_pool(
 
     Arguments as in `posterior_pool`.
     """
-    theta, x = stored(posterior, observed)
+    theta, x, full = stored(posterior, observed, whole=True)
     hidden = torch.tensor([], dtype=torch.long) if observed is None else (~observed).nonzero()[:, 0]
-    full = posterior.scales.x.forward(posterior.simulations.x)  # pyright: ignore[reportOptionalMemberAccess]
     theta = torch.cat([theta, full[:, hidden]], dim=1)
     chosen = torch.randperm(len(x), generator=generator)[:observations]
     more = base_draws(posterior, x[chosen], draws, sampler, generator, observed is not None, cache=cache)
