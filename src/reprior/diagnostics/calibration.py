@@ -109,7 +109,7 @@ def calibrate(
     rows, counts = systematic(log_r, count, generator).unique(return_counts=True)
     theta, x = simulations.theta[rows], simulations.x[rows]
     try:
-        samples = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
+        samples, _ = draw_adapted(adapted, x, draws, Sampler(steps=STEPS), generator, light)
     except InputError as error:
         return _none(effective, f"the method cannot draw at the stored observations: {error}", failed=True)
     fine = torch.isfinite(samples).all(-1).all(0)

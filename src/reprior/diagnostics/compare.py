@@ -165,7 +165,7 @@ def agreement(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Comparison:
     mine = scene.adapted[:OTHER_DRAWS]
     for name, other in others:
         try:
-            theta = draw_adapted(adapted, scene.x, len(mine), adapted.sampler, generator, other)[:, 0]
+            theta = draw_adapted(adapted, scene.x, len(mine), adapted.sampler, generator, other)[0][:, 0]
         except InputError as error:
             why = f"the second method ({name}) cannot make this change: {error}"
             continue
@@ -188,7 +188,7 @@ def correction_ess(adapted: AdaptedPosterior, scene: Scene, seed: int) -> Compar
     generator = torch.Generator().manual_seed(seed)
     try:
         fixed = fix(adapted, adapted.sampler)
-        theta = draw_adapted(fixed, scene.x, CORRECTION_DRAWS, adapted.sampler, generator)[:, 0]
+        theta = draw_adapted(fixed, scene.x, CORRECTION_DRAWS, adapted.sampler, generator)[0][:, 0]
     except InputError as error:
         return Comparison(math.nan, str(error).split(";")[0])
     log_w = importance_correction(fixed, theta, scene.x).double()

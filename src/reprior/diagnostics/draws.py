@@ -62,8 +62,10 @@ def draw_adapted(
     sampler: Sampler,
     generator: Generator,
     guidance: Guidance | None = None,
-) -> Tensor:
+) -> tuple[Tensor, float]:
     """Draws of the adapted posterior at K observations, with shape (n, K, d), inside the supports of p and q.
+
+    With them goes the share of the first draws that was finite: the others are drawn again without a word.
 
     Arguments:
         adapted: the adapted posterior.
@@ -73,18 +75,6 @@ def draw_adapted(
         generator: the source of randomness.
         guidance: another method in place of the adapted posterior's own.
     """
-    return _drawn(adapted, x, n, sampler, generator, guidance)[0]
-
-
-def _drawn(
-    adapted: AdaptedPosterior,
-    x: Tensor,
-    n: int,
-    sampler: Sampler,
-    generator: Generator,
-    guidance: Guidance | None = None,
-) -> tuple[Tensor, float]:
-    """`draw_adapted`, and the share of the first draws that was finite: others are drawn again without a word."""
     used = adapted if guidance is None else replace(adapted, guidance=guidance)
     if used.guidance.corrections and not sampler.corrections:
         sampler = replace(sampler, corrections=used.guidance.corrections)
@@ -110,7 +100,7 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
     began = time.monotonic()
     failed = ""
     try:
-        theta, finite = _drawn(adapted, x, n, adapted.sampler, generator)
+        theta, finite = draw_adapted(adapted, x, n, adapted.sampler, generator)
         theta = theta[:, 0]
     except InputError as error:  # a method that cannot do this change says why
         theta, finite, failed = base[:0], 0.0, str(error)
