@@ -201,6 +201,14 @@ def test_prior_of_the_user_s_own_has_to_be_given_again(posterior, tmp_path):
     with pytest.raises(InputError, match="could not hold the target prior"):
         reprior.load(path, prior=Own(PRIOR))
     assert torch.equal(draw(reprior.load(path, prior=Own(PRIOR), target=Own(TARGET))), draw(adapted))
+    with pytest.raises(InputError, match="not the prior that the base in the file was trained under"):
+        reprior.load(path, prior=Own(TARGET), target=Own(TARGET))
+
+
+def test_a_prior_that_the_file_holds_is_not_replaced(posterior, tmp_path):
+    path = posterior.save(tmp_path / "p")
+    with pytest.raises(InputError, match="the file holds the prior that its base was trained under"):
+        reprior.load(path, prior=TARGET)
 
 
 def test_simulations_go_with_it_where_asked(posterior, tmp_path):

@@ -28,7 +28,7 @@ CHECKED = 10_000  # draws of q that are checked against the support of p
 KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
 PIECES = 64  # of the way between two points, over which the gradient of log r is added up
 STEPPED = 0.05  # the share of such ways over which it does not add up, from which on log r has steps
-MARKS, LEAST_MARK = 16, -1e4  # draws at which `mark` looks, and its least value
+MARKS = 16  # draws at which `mark` looks
 FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this, and of q
 
 
@@ -76,8 +76,7 @@ class PriorChange:
     @torch.no_grad()
     def mark(self) -> Tensor:
         """log r, less its largest value, at a few fixed draws of the prior: it tells one target prior from another."""
-        value = self.log_r(priors.sample(self.prior, MARKS, seed=0)).float()
-        return (value - value.max()).nan_to_num(nan=LEAST_MARK, neginf=LEAST_MARK).clamp(min=LEAST_MARK)
+        return priors.mark(self.log_r(priors.sample(self.prior, MARKS, seed=0)))
 
     def __call__(self, z: Tensor) -> Tensor:
         """log r of standardised parameters, with shape (*, D); only the first d entries count. Shape (*)."""

@@ -28,9 +28,10 @@ from reprior.info import Info
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
-__all__ = ["Posterior", "Scales", "check_x", "fresh_seed", "redraw"]
+__all__ = ["Posterior", "Scales", "check_x", "fresh_seed", "mark_of", "redraw"]
 
 LEAK_DRAWS = 2_000
+MARKS = 32  # points at which `mark_of` looks
 FAR = 30.0  # standard deviations: where a bounded prior has no mass
 MOST = 100  # draws for each sample asked for, at most, where many fall outside the support
 AT_ONCE = 20  # of these, in one go
@@ -277,10 +278,12 @@ class Posterior:
             tensors |= {f"scales.{name}.shift": scale.shift, f"scales.{name}.scale": scale.scale}
         if simulations and self.simulations is not None:
             tensors |= {"simulations.theta": self.simulations.theta, "simulations.x": self.simulations.x}
+        prior = priors.to_dict(self.prior)
         meta = {
             "base": self.base.config(),
             "compress": [self.scales.theta.compress, self.scales.x.compress],
-            "prior": priors.to_dict(self.prior),
+            "prior": prior,
+            "prior_mark": mark_of(self.prior, self.scales.theta).tolist() if prior is None else None,
             "parameters": list(self.parameters),
             "sampler": vars(self.sampler),
         }
@@ -296,6 +299,13 @@ class Posterior:
         tensors, meta = self.to_parts(simulations)
         warn_of_lost(meta)
         return files.write(path, "posterior", tensors, meta)
+
+
+@torch.no_grad()
+def mark_of(prior: Any, scale: Standardizer) -> Tensor:
+    """What tells a prior from another one: log p at fixed points in the scale of theta, up to a constant."""
+    points = scale.inverse(torch.randn(MARKS, len(scale.shift), generator=torch.Generator().manual_seed(0)))
+    return priors.mark(priors.log_prob(prior, points))
 
 
 def warn_of_lost(meta: dict[str, Any]) -> None:

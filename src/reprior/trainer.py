@@ -95,7 +95,9 @@ def train(
         scales.theta.forward(simulations.theta).to(device),
         scales.x.forward(simulations.x).to(device),
     )
-    base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
     theta_v, x_v = theta_s[held_out], x_s[held_out]
     theta_t, x_t = theta_s[kept], x_s[kept]
 
