@@ -50,6 +50,7 @@ class PriorChange:
             fitted to a posterior); None otherwise.
         reach: the least log p that a simulation is likely to have had; see `least_log_p`.
         outer: the log q that all but few draws of q exceed.
+        taken: what was taken out of log r (`without`), of standardised parameters; None if nothing was.
     """
 
     prior: Any
@@ -64,6 +65,7 @@ class PriorChange:
     region: Tensor | None = None
     reach: float = -float("inf")
     outer: float = -float("inf")
+    taken: Callable[[Tensor], Tensor] | None = None
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""
@@ -97,7 +99,8 @@ class PriorChange:
         """
         least = self.least_log_p(z) if least is None else least
         log_p, log_r = self.log_p(z), self(z)
-        stray = (log_p < least) & (log_p + log_r < self.outer)
+        log_q = log_p + log_r if self.taken is None else log_p + log_r + self.taken(z)
+        stray = (log_p < least) & (log_q < self.outer)
         return torch.where(stray, -torch.inf, log_r)
 
     def least_log_p(self, z: Tensor) -> Tensor:
@@ -123,6 +126,7 @@ class PriorChange:
             is_ratio=True,
             kind="callable",
             same=False,
+            taken=part,
         )
 
     def draw(self, n: int, seed: int) -> Tensor:
