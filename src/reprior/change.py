@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reprior import priors
+from reprior.arrays import as_array
 from reprior.errors import InputError, SupportError
 from reprior.standardizer import Standardizer
 
@@ -76,9 +77,17 @@ class PriorChange:
         return torch.where(value.isnan() | (value == torch.inf), torch.full_like(value, -torch.inf), value)
 
     @torch.no_grad()
-    def mark(self) -> Tensor:
-        """log r, less its largest value, at a few fixed draws of the prior: it tells one target prior from another."""
-        return priors.mark(self.log_r(priors.sample(self.prior, MARKS, seed=0)))
+    def mark(self, points: Tensor | None = None) -> Tensor:
+        """log r, less its largest value, at points with shape (n, d): it tells one target prior from another.
+
+        Arguments:
+            points: a few draws of the prior if None, as in files of before.
+        """
+        return priors.mark(self.log_r(priors.sample(self.prior, MARKS, seed=0) if points is None else points))
+
+    def mark_points(self) -> Tensor:
+        """Where `mark` is to look, with shape (n, d): draws of p, and of q, which may miss every draw of p."""
+        return torch.cat([priors.sample(self.prior, MARKS, seed=0), self.draw(MARKS, seed=0)])
 
     def __call__(self, z: Tensor) -> Tensor:
         """log r of standardised parameters, with shape (*, D); only the first d entries count. Shape (*)."""
@@ -161,6 +170,7 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
         accept_outside: go on although q has mass outside p's support; the result is q restricted to that support.
     """
     dim = len(scale.shift)
+    target = as_array(target)
     if isinstance(target, np.ndarray):
         target = torch.as_tensor(target, dtype=torch.float32)
     if isinstance(target, Tensor):

@@ -142,11 +142,12 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(
-            "the file could not hold the target prior (scipy's, a function or the user's own object): load(path, target=...) needs it"
+            "the file could not hold the target prior (scipy's, a function, the user's own object, or a family of torch that files do not know): load(path, target=...) needs it"
         )
     change = make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
-    mark = meta.get("target_mark")  # files of before have none
-    if mark and not torch.allclose(change.mark(), torch.tensor(mark), rtol=1e-3, atol=1e-3, equal_nan=True):
+    mark, points = meta.get("target_mark"), meta.get("target_points")  # files of before have none
+    here = change.mark(None if points is None else torch.tensor(points)) if mark else None
+    if here is not None and not torch.allclose(here, torch.tensor(mark), rtol=1e-3, atol=1e-3, equal_nan=True):
         raise InputError("this is not the target prior that the file was adapted to: adapt its base to the other one")
     return change
 

@@ -137,7 +137,15 @@ def as_prior(prior: Any) -> Any:
             f"{tuple(prior.event_shape)} and batch shape {tuple(prior.batch_shape)}"
         )
     if hasattr(prior, "rvs") and hasattr(prior, "logpdf"):
+        if callable(prior):  # scipy's families are, with their parameters; frozen ones are not
+            name = getattr(prior, "name", None) or type(prior).__name__
+            raise InputError(f"scipy's {name} has no parameters yet: call it with them, and pass what that gives")
         return ScipyPrior(prior)
+    if hasattr(prior, "logpdf") and hasattr(prior, "resample"):
+        raise InputError(
+            "a kernel density estimate of scipy is no prior here: pass the samples themselves as the target prior, or "
+            "lambda theta: torch.as_tensor(kde.logpdf(theta.numpy().T))"
+        )
     if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
         return _differentiable(prior)
     raise InputError(

@@ -16,7 +16,7 @@ from reprior.errors import InputError
 from reprior.networks.build import build, default_settings
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerSettings
-from reprior.posterior import Posterior, Scales
+from reprior.posterior import Posterior, Scales, check_seed
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
@@ -65,6 +65,7 @@ def train(
 
     Returns: the posterior, or (posterior, fit result).
     """
+    seed = check_seed(seed)
     prior = priors.on_cpu(priors.as_prior(prior))
     chosen = default_settings(network) if settings is None else settings
     if not isinstance(chosen, type(default_settings(network))):
