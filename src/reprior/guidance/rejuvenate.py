@@ -6,9 +6,10 @@ simple guidance is accurate. Where the weights would collapse, p goes to q in st
 the same move, so that no step loses more than a set part of the pool.
 
 The guidance below s0 is transport where log r is quadratic and the base can express it (exact), else the anchor, or a
-learned ratio if one is given. Where log r is not quadratic and little of the pool would be left, transport takes over a
-Gaussian part of the change, and the rest is made as before, on the transported base. s0 is as large as the resampling needs (a pool of few effective members must be melted
-further), and no larger than the guidance is valid: s0^2 |Hessian of log r| about 1/2 for the anchor.
+learned ratio if one is given. Where log r is not quadratic and little of the pool would be left, transport takes over
+a Gaussian part of the change, and the rest is made as before, on the transported base. s0 is as large as the
+resampling needs (a pool of few effective members must be melted further), and no larger than the guidance is valid:
+s0^2 |Hessian of log r| about 1/2 for the anchor.
 
 Where log r has no gradient, or q's bounds cut the posterior, the noisy pool is denoised without guidance (or by
 transport), and each move is accepted or not by what is left of r (`reprior.guidance.metropolis`): a draw that ends
