@@ -572,3 +572,17 @@ def test_a_density_that_is_no_number_is_warned_of():
     with pytest.warns(UserWarning, match="NaN at [45][0-9.]* % of draws of the prior"):
         adapted = reprior.adapt(POSTERIOR, lambda theta: theta[:, 0].log())
     assert bool((adapted.sample((200,), X, seed=0)[:, 0] > 0).all())
+
+
+def test_an_observation_far_from_the_simulations_is_told_of():
+    adapted = reprior.adapt(POSTERIOR, TARGET, "transport")
+    near, far = torch.zeros(POSTERIOR.x_dim), torch.full((POSTERIOR.x_dim,), 50.0)
+    for asked in (POSTERIOR, adapted):
+        told = [asked.sample((50,), x, seed=0, return_info=True)[1].warnings for x in (near, far)]
+        assert not any("extrapolates" in text for text in told[0])
+        assert any("times as far from the stored simulations" in text for text in told[1])
+
+
+def test_a_seed_that_is_none_is_refused():
+    with pytest.raises(InputError, match="seed must be an integer of 0 or more; got None"):
+        reprior.adapt(POSTERIOR, TARGET, seed=None)  # pyright: ignore[reportArgumentType]

@@ -125,3 +125,10 @@ def test_evidence_writes_its_table(tmp_path):
     assert [r["regime"] for r in rows] == ["0.02", "0.05", "0.3"]
     assert "sampler_width" in (tmp_path / "tables" / "evidence.md").read_text()
     assert page.read_text().count("| sampler_width | gaussian |") == 3
+
+
+def test_errors_of_a_sequential_run_with_nothing_done_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner, "run_grid", lambda *_: {"oup-ratio-0": "InputError: it broke"})
+    result = call("sequential", "--task", "oup", "--out", str(tmp_path), "--folder", str(tmp_path))
+    assert result.exit_code == 1
+    assert "it broke" in result.output

@@ -201,6 +201,24 @@ def test_prior_of_the_user_s_own_has_to_be_given_again(posterior, tmp_path):
     with pytest.raises(InputError, match="could not hold the target prior"):
         reprior.load(path, prior=Own(PRIOR))
     assert torch.equal(draw(reprior.load(path, prior=Own(PRIOR), target=Own(TARGET))), draw(adapted))
+    with pytest.raises(InputError, match="not the prior that the base in the file was trained under"):
+        reprior.load(path, prior=Own(TARGET), target=Own(TARGET))
+
+
+def test_another_narrow_target_is_told_from_the_one_of_the_file(posterior, tmp_path):
+    def box(low: float) -> list:
+        return [stats.uniform(low, 0.02), stats.uniform(low, 0.02)]  # no draw of p that a mark would look at is inside
+
+    path = reprior.adapt(posterior, box(0.3), "sir", SETTINGS["sir"]).save(tmp_path / "box")
+    reprior.load(path, target=box(0.3))
+    with pytest.raises(InputError, match="not the target prior that the file was adapted to"):
+        reprior.load(path, target=box(0.4))
+
+
+def test_a_prior_that_the_file_holds_is_not_replaced(posterior, tmp_path):
+    path = posterior.save(tmp_path / "p")
+    with pytest.raises(InputError, match="the file holds the prior that its base was trained under"):
+        reprior.load(path, prior=TARGET)
 
 
 def test_simulations_go_with_it_where_asked(posterior, tmp_path):

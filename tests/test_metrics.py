@@ -53,6 +53,15 @@ def test_c2st_is_the_forest_of_sbi_and_close_to_the_bayes_accuracy():
 
 
 @pytest.mark.parametrize("metric", [metrics.c2st, metrics.c2st_fast])
+def test_c2st_of_sets_of_different_size_tells_no_sizes_apart(metric):
+    few, many = normal(800, 2, seed=3), normal(4_000, 2, seed=4)
+    for a, b in ((few, many), (many, few)):  # guessing the larger set is right in 83 %
+        assert abs(metric(a, b) - 0.5) < 0.045  # 3.6 standard errors of .0125
+    # Phi(.5) = .69 for a shift of 1; the forest's own cost as above.
+    assert 0.6 < metric(few, normal(4_000, 2, seed=5, shift=1.0)) < 0.74
+
+
+@pytest.mark.parametrize("metric", [metrics.c2st, metrics.c2st_fast])
 def test_c2st_of_one_distribution_is_one_half(metric):
     score = metric(normal(1000, 3, seed=3), normal(1000, 3, seed=4))
     assert abs(score - 0.5) < 0.04  # 3.6 standard errors of .011
@@ -274,3 +283,9 @@ def test_mmd_refuses_bad_bandwidths():
             metrics.mmd(a, a, bandwidth=bandwidth)
     with pytest.raises(InputError, match="median distance"):
         metrics.mmd(torch.zeros(4, 2), torch.zeros(4, 2))
+
+
+def test_mmd_does_not_depend_on_where_zero_is():
+    a, b = normal(400, 2, seed=1).double() * 1e-3, normal(400, 2, seed=2, shift=0.5).double() * 1e-3
+    far = 2_459_000.0  # a date; its last digit in double precision is 5e-10
+    assert metrics.mmd(a + far, b + far) == pytest.approx(metrics.mmd(a, b), abs=1e-5)

@@ -321,3 +321,10 @@ def test_the_support_of_a_transformed_prior_is_that_of_what_it_transforms():
     log_normal = td.Independent(td.LogNormal(torch.zeros(2), torch.ones(2)), 1)
     assert torch.equal(torch.isfinite(priors.log_prob(log_normal, theta)), torch.tensor([False, False, False]))
     assert bool(torch.isfinite(priors.log_prob(log_normal, theta.abs())).all())
+
+
+def test_scipy_without_parameters_and_density_estimates_are_named():
+    with pytest.raises(InputError, match="scipy's lognorm has no parameters yet: call it with them"):
+        priors.as_prior([st.lognorm])
+    with pytest.raises(InputError, match="pass the samples themselves"):
+        priors.as_prior(st.gaussian_kde(np.random.default_rng(0).normal(size=(2, 50))))

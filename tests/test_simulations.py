@@ -37,7 +37,7 @@ def test_good_simulations_are_kept_as_they_are(recwarn):
 
 
 def test_arrays_and_lists_become_float32():
-    sims = Simulations.create(np.zeros((3, 1)), [[1], [2], [3]], parameters=["rate"])
+    sims = Simulations.create(np.arange(3.0)[:, None], [[1], [2], [3]], parameters=["rate"])
     assert sims.theta.dtype == sims.x.dtype == torch.float32
     assert sims.x[:, 0].tolist() == [1.0, 2.0, 3.0]
     assert sims.parameters == ("rate",)
@@ -313,3 +313,26 @@ def test_rows_of_all_rounds_are_compared_with_the_prior():
     both = Simulations.create(torch.cat([first, later]), torch.zeros(12_000, 1), prior=prior)
     with pytest.warns(UserWarning, match="theta_1 of the simulations is not distributed as under the prior. So it is"):
         both.warn_if_not_drawn("So it is")
+
+
+class Table:
+    """Stands for a DataFrame."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def to_numpy(self):
+        return self.values
+
+
+def test_tables_are_taken():
+    values = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
+    made = Simulations.create(Table(values[:, :1]), Table(values))
+    assert np.array_equal(made.x.numpy(), values)
+    assert repr(made) == "Simulations(50 of (theta_1) and x of 3)"
+
+
+def test_a_parameter_that_never_changes_is_named():
+    theta = torch.cat([torch.randn(40, 1), torch.full((40, 1), 0.2)], dim=1)
+    with pytest.raises(InputError, match=r"column 1 of theta is 0\.2 in every row"):
+        Simulations.create(theta, torch.randn(40, 2))

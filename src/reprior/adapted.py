@@ -24,11 +24,12 @@ from torch import Tensor
 from reprior import files, metrics, priors
 from reprior.change import PriorChange, make_change
 from reprior.diffusion.sampler import Sampler, chunked
+from reprior.distance import warned
 from reprior.errors import InputError
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.methods import METHODS, build_guidance
 from reprior.info import Info
-from reprior.posterior import Posterior, as_shape, check_x, fresh_seed, redraw, warn_of_lost
+from reprior.posterior import Posterior, as_shape, check_seed, check_x, fresh_seed, redraw, warn_of_lost
 from reprior.weights import pareto_k, share
 
 __all__ = ["AdaptedPosterior", "adapt"]
@@ -73,6 +74,7 @@ def adapt(
         from reprior.integrations.sbi import adapt_sbi
 
         return adapt_sbi(posterior, target, method, settings, seed, accept_outside)
+    seed = check_seed(seed)
     change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
     warnings = []
     if change.outside > 0:
@@ -159,7 +161,8 @@ class AdaptedPosterior:
         else:
             theta, info = self._corrected(x, shape, fresh_seed() if seed is None else seed, sampler, correct)
         theta = theta.reshape(*shape, self.posterior.dim)
-        return (theta, info) if return_info else theta
+        base = self.posterior
+        return (theta, warned(info, base.simulations, base.scales.x, x)) if return_info else theta
 
     def sample_batched(
         self,
@@ -357,11 +360,13 @@ class AdaptedPosterior:
             tensors |= {f"target.{k}": v for k, v in learned.state_dict().items()}
         if self.change.region is not None:
             tensors["region"] = self.change.region
+        points = None if self.change.is_ratio else self.change.mark_points()
         meta = {
             "target": priors.to_dict(self.change.target) if self.change.target is not None else None,
             "target_kind": self.change.kind,
             "target_config": None if learned is None else learned.config(),
-            "target_mark": None if self.change.is_ratio else self.change.mark().tolist(),
+            "target_mark": None if points is None else self.change.mark(points).tolist(),
+            "target_points": None if points is None else points.tolist(),
             "outside": None if math.isnan(self.change.outside) else self.change.outside,
             "method": self.method,
             "guidance": self.guidance.config(),

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reprior import priors
+from reprior.arrays import as_array
 from reprior.errors import InputError, SupportError
 from reprior.standardizer import Standardizer
 
@@ -28,7 +29,7 @@ CHECKED = 10_000  # draws of q that are checked against the support of p
 KNOWN = 50_000  # draws of p: the rarest of them marks how far out a base can have learned anything
 PIECES = 64  # of the way between two points, over which the gradient of log r is added up
 STEPPED = 0.05  # the share of such ways over which it does not add up, from which on log r has steps
-MARKS, LEAST_MARK = 16, -1e4  # draws at which `mark` looks, and its least value
+MARKS = 16  # draws at which `mark` looks
 FEW = 0.01  # draws further out than that are stray where they are a smaller part of a posterior than this, and of q
 
 
@@ -50,6 +51,7 @@ class PriorChange:
             fitted to a posterior); None otherwise.
         reach: the least log p that a simulation is likely to have had; see `least_log_p`.
         outer: the log q that all but few draws of q exceed.
+        taken: what was taken out of log r (`without`), of standardised parameters; None if nothing was.
     """
 
     prior: Any
@@ -64,6 +66,7 @@ class PriorChange:
     region: Tensor | None = None
     reach: float = -float("inf")
     outer: float = -float("inf")
+    taken: Callable[[Tensor], Tensor] | None = None
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""
@@ -74,10 +77,17 @@ class PriorChange:
         return torch.where(value.isnan() | (value == torch.inf), torch.full_like(value, -torch.inf), value)
 
     @torch.no_grad()
-    def mark(self) -> Tensor:
-        """log r, less its largest value, at a few fixed draws of the prior: it tells one target prior from another."""
-        value = self.log_r(priors.sample(self.prior, MARKS, seed=0)).float()
-        return (value - value.max()).nan_to_num(nan=LEAST_MARK, neginf=LEAST_MARK).clamp(min=LEAST_MARK)
+    def mark(self, points: Tensor | None = None) -> Tensor:
+        """log r, less its largest value, at points with shape (n, d): it tells one target prior from another.
+
+        Arguments:
+            points: a few draws of the prior if None, as in files of before.
+        """
+        return priors.mark(self.log_r(priors.sample(self.prior, MARKS, seed=0) if points is None else points))
+
+    def mark_points(self) -> Tensor:
+        """Where `mark` is to look, with shape (n, d): draws of p, and of q, which may miss every draw of p."""
+        return torch.cat([priors.sample(self.prior, MARKS, seed=0), self.draw(MARKS, seed=0)])
 
     def __call__(self, z: Tensor) -> Tensor:
         """log r of standardised parameters, with shape (*, D); only the first d entries count. Shape (*)."""
@@ -98,7 +108,8 @@ class PriorChange:
         """
         least = self.least_log_p(z) if least is None else least
         log_p, log_r = self.log_p(z), self(z)
-        stray = (log_p < least) & (log_p + log_r < self.outer)
+        log_q = log_p + log_r if self.taken is None else log_p + log_r + self.taken(z)
+        stray = (log_p < least) & (log_q < self.outer)
         return torch.where(stray, -torch.inf, log_r)
 
     def least_log_p(self, z: Tensor) -> Tensor:
@@ -124,6 +135,7 @@ class PriorChange:
             is_ratio=True,
             kind="callable",
             same=False,
+            taken=part,
         )
 
     def draw(self, n: int, seed: int) -> Tensor:
@@ -158,6 +170,7 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
         accept_outside: go on although q has mass outside p's support; the result is q restricted to that support.
     """
     dim = len(scale.shift)
+    target = as_array(target)
     if isinstance(target, np.ndarray):
         target = torch.as_tensor(target, dtype=torch.float32)
     if isinstance(target, Tensor):

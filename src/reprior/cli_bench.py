@@ -158,9 +158,10 @@ def sequential(
     errors = run_grid(cells, out, folder, partial(local_executor, workers), console)
     done = sorted((out / "sequential").glob(f"*-{observations}-seed{seed}.json"))
     rows = summarise(done)
-    show([row for row in rows if row["n"] in (1, 2, 5, observations)], "Sequential updates: mean over theta")
-    write_rows(rows, out / "sequential.csv")
-    figure(rows, out / "figures" / "sequential.png")
+    if rows:
+        show([row for row in rows if row["n"] in (1, 2, 5, observations)], "Sequential updates: mean over theta")
+        write_rows(rows, out / "sequential.csv")
+        figure(rows, out / "figures" / "sequential.png")
     report(errors)
 
 

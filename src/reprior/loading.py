@@ -26,7 +26,7 @@ from reprior.guidance.transport import TransportGuidance
 from reprior.guidance.weighted_score import WeightedScoreGuidance
 from reprior.networks.build import rebuild
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
-from reprior.posterior import Posterior, Scales
+from reprior.posterior import Posterior, Scales, mark_of
 from reprior.ratio.from_samples import RatioNetwork
 from reprior.ratio.losses import ESTIMATORS
 from reprior.sequential.surrogate import CarriedRatio
@@ -76,7 +76,9 @@ def _posterior(
     base = rebuild(meta["base"], embedding, estimator)
     base.load_state_dict(part(tensors, "base"))
     scales = part(tensors, "scales")
-    kept = priors.from_dict(meta["prior"]) if prior is None else priors.as_prior(prior)
+    if meta["prior"] is not None and prior is not None:
+        raise InputError("the file holds the prior that its base was trained under: load it without `prior`")
+    kept = priors.from_dict(meta["prior"]) if prior is None else priors.on_cpu(priors.as_prior(prior))
     if kept is None:
         raise InputError(
             "the file could not hold the prior (it is no plain distribution): load(path, prior=...) needs it"
@@ -87,12 +89,17 @@ def _posterior(
     stored = part(tensors, "simulations")
     simulations = Simulations(stored["theta"], stored["x"], kept, names) if stored else None
     compress_theta, compress_x = meta["compress"]
+    scale = Standardizer(scales["theta.shift"], scales["theta.scale"], compress_theta)
+    mark = meta.get("prior_mark")  # files of before have none
+    if (
+        prior is not None
+        and mark
+        and not torch.allclose(mark_of(kept, scale), torch.tensor(mark), rtol=1e-3, atol=1e-3)
+    ):
+        raise InputError("this is not the prior that the base in the file was trained under")
     return Posterior(
         base.requires_grad_(False).eval(),
-        Scales(
-            Standardizer(scales["theta.shift"], scales["theta.scale"], compress_theta),
-            Standardizer(scales["x.shift"], scales["x.scale"], compress_x),
-        ),
+        Scales(scale, Standardizer(scales["x.shift"], scales["x.scale"], compress_x)),
         kept,
         simulations,
         names,
@@ -135,11 +142,12 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(
-            "the file could not hold the target prior (scipy's, a function or the user's own object): load(path, target=...) needs it"
+            "the file could not hold the target prior (scipy's, a function, the user's own object, or a family of torch that files do not know): load(path, target=...) needs it"
         )
     change = make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
-    mark = meta.get("target_mark")  # files of before have none
-    if mark and not torch.allclose(change.mark(), torch.tensor(mark), rtol=1e-3, atol=1e-3, equal_nan=True):
+    mark, points = meta.get("target_mark"), meta.get("target_points")  # files of before have none
+    here = change.mark(None if points is None else torch.tensor(points)) if mark else None
+    if here is not None and not torch.allclose(here, torch.tensor(mark), rtol=1e-3, atol=1e-3, equal_nan=True):
         raise InputError("this is not the target prior that the file was adapted to: adapt its base to the other one")
     return change
 

@@ -1,6 +1,7 @@
 """How far one set of samples is from another, and which methods share the first place.
 
-Two-sample metrics, between samples a with shape (n, d) and b with shape (m, d):
+Two-sample metrics, between samples a with shape (n, d) and b with shape (m, d) (the classifiers take as many rows of
+one as of the other: else guessing the larger set would already be better than 1/2):
 
 | name | what it computes | for a perfect sampler |
 |---|---|---|
@@ -58,12 +59,12 @@ def c2st(a: Tensor, b: Tensor, seed: int = 1, folds: int = 5) -> float:
     Arguments:
         a: Reference samples, with shape (n, d).
         b: Samples to judge, with shape (m, d).
-        seed: Seed of the forest and of the folds.
+        seed: Seed of the forest, of the folds, and of the rows taken from the larger set.
         folds: Number of cross-validation folds.
 
     Returns: the accuracy on held-out samples: 1/2 for sets that cannot be told apart, 1 for disjoint ones.
     """
-    a, b = _pair(a, b, least=folds)
+    a, b = _even(*_pair(a, b, least=folds), seed)
     from sbi.utils.metrics import c2st as sbi_c2st
 
     return float(sbi_c2st(a, b, seed=seed, n_folds=folds))
@@ -77,12 +78,12 @@ def c2st_fast(a: Tensor, b: Tensor, seed: int = 1, folds: int = 5) -> float:
     Arguments:
         a: Reference samples, with shape (n, d).
         b: Samples to judge, with shape (m, d).
-        seed: Seed of the folds.
+        seed: Seed of the folds, and of the rows taken from the larger set.
         folds: Number of cross-validation folds.
 
     Returns: the accuracy on held-out samples, as `c2st`.
     """
-    a, b = _pair(a, b, least=folds)
+    a, b = _even(*_pair(a, b, least=folds), seed)
     from sklearn.ensemble import HistGradientBoostingClassifier
     from sklearn.model_selection import StratifiedKFold, cross_val_score
 
@@ -118,6 +119,8 @@ def mmd(a: Tensor, b: Tensor, bandwidth: float | str = "median") -> float:
     if not (0 < scale < float("inf")):
         raise InputError(f"bandwidth is {scale}: it must be positive and finite.")
     n, m = len(a), len(b)
+    middle = torch.cat([a, b]).mean(dim=0)  # distances by matrix products lose digits far from zero
+    a, b = a - middle, b - middle
     within_a = (_kernel_sum(a, a, scale) - n) / (n * (n - 1))
     within_b = (_kernel_sum(b, b, scale) - m) / (m * (m - 1))
     between = _kernel_sum(a, b, scale) / (n * m)
@@ -302,6 +305,13 @@ def _kernel_sum(a: Tensor, b: Tensor, scale: float) -> float:
     for block in a.split(_BLOCK):
         total += float(torch.cdist(block, b).square_().mul_(-0.5 / scale**2).exp_().sum())
     return total
+
+
+def _even(a: Tensor, b: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """As many rows of one set as of the other, drawn from the larger one."""
+    n, generator = min(len(a), len(b)), torch.Generator().manual_seed(seed)
+    a, b = (v if len(v) == n else v[torch.randperm(len(v), generator=generator)[:n]] for v in (a, b))
+    return a, b
 
 
 def _pair(a: Tensor, b: Tensor, least: int) -> tuple[Tensor, Tensor]:

@@ -20,17 +20,20 @@ import torch
 from torch import Tensor
 
 from reprior import files, priors
+from reprior.arrays import as_array
 from reprior.diffusion.denoiser import Base, Denoiser
 from reprior.diffusion.likelihood import log_density
 from reprior.diffusion.sampler import ROWS, Sampler, chunked
+from reprior.distance import warned
 from reprior.errors import InputError
 from reprior.info import Info
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
-__all__ = ["Posterior", "Scales", "check_x", "fresh_seed", "redraw"]
+__all__ = ["Posterior", "Scales", "check_seed", "check_x", "fresh_seed", "mark_of", "redraw"]
 
 LEAK_DRAWS = 2_000
+MARKS = 32  # points at which `mark_of` looks
 FAR = 30.0  # standard deviations: where a bounded prior has no mass
 MOST = 100  # draws for each sample asked for, at most, where many fall outside the support
 AT_ONCE = 20  # of these, in one go
@@ -138,7 +141,7 @@ class Posterior:
             self.condition(x), "base", shape, seed, sampler or self.sampler, progress or show_progress_bars
         )
         theta = theta[:, 0].reshape(*shape, self.dim)
-        return (theta, info) if return_info else theta
+        return (theta, warned(info, self.simulations, self.scales.x, x)) if return_info else theta
 
     def sample_batched(
         self,
@@ -277,10 +280,12 @@ class Posterior:
             tensors |= {f"scales.{name}.shift": scale.shift, f"scales.{name}.scale": scale.scale}
         if simulations and self.simulations is not None:
             tensors |= {"simulations.theta": self.simulations.theta, "simulations.x": self.simulations.x}
+        prior = priors.to_dict(self.prior)
         meta = {
             "base": self.base.config(),
             "compress": [self.scales.theta.compress, self.scales.x.compress],
-            "prior": priors.to_dict(self.prior),
+            "prior": prior,
+            "prior_mark": mark_of(self.prior, self.scales.theta).tolist() if prior is None else None,
             "parameters": list(self.parameters),
             "sampler": vars(self.sampler),
         }
@@ -296,6 +301,13 @@ class Posterior:
         tensors, meta = self.to_parts(simulations)
         warn_of_lost(meta)
         return files.write(path, "posterior", tensors, meta)
+
+
+@torch.no_grad()
+def mark_of(prior: Any, scale: Standardizer) -> Tensor:
+    """What tells a prior from another one: log p at fixed points in the scale of theta, up to a constant."""
+    points = scale.inverse(torch.randn(MARKS, len(scale.shift), generator=torch.Generator().manual_seed(0)))
+    return priors.mark(priors.log_prob(prior, points))
 
 
 def warn_of_lost(meta: dict[str, Any]) -> None:
@@ -364,7 +376,7 @@ def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) 
         single: exactly one observation is allowed.
         missing: NaN must be there: it marks what is to be predicted.
     """
-    x = torch.as_tensor(x, dtype=torch.float32).detach().cpu()
+    x = torch.as_tensor(as_array(x), dtype=torch.float32).detach().cpu()
     rows = x.unsqueeze(0) if x.ndim == 1 else x
     if rows.ndim != 2 or rows.shape[1] != x_dim:
         raise InputError(f"x needs shape ({x_dim},) or (K, {x_dim}); got {tuple(x.shape)}")
@@ -376,8 +388,17 @@ def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) 
     if torch.isinf(rows).any():
         raise InputError(f"x has infinite entries at {torch.isinf(rows).nonzero()[:5].tolist()} (row, entry)")
     if missing and not torch.isnan(rows).any():
-        raise InputError("nothing to predict: set the entries of x that are to be predicted to NaN")
+        raise InputError(
+            "nothing to predict: set the entries of x that are to be predicted to NaN (a base of network='simformer' predicts them)"
+        )
     return rows
+
+
+def check_seed(seed: Any) -> int:
+    """A seed that was given, checked."""
+    if isinstance(seed, bool) or not isinstance(seed, (int, Integral)) or seed < 0:
+        raise InputError(f"seed must be an integer of 0 or more; got {seed!r}")
+    return int(seed)
 
 
 def fresh_seed() -> int:

@@ -20,7 +20,7 @@ from torch import distributions as td
 
 from reprior.errors import InputError
 
-__all__ = ["as_prior", "dim_of", "followed", "from_dict", "log_prob", "on_cpu", "sample", "seeded", "to_dict"]
+__all__ = ["as_prior", "dim_of", "followed", "from_dict", "log_prob", "mark", "on_cpu", "sample", "seeded", "to_dict"]
 
 # The parameters that rebuild each distribution, in the order of its constructor.
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -38,6 +38,8 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "Dirichlet": ("concentration",),
     "MultivariateNormal": ("loc", "scale_tril"),
 }
+
+_LEAST_MARK = -1e4
 
 # What sbi's process_prior wraps around a torch distribution, in its attribute `prior`.
 _SBI_WRAPPERS = ("OneDimPriorWrapper", "PytorchReturnTypeWrapper")
@@ -135,7 +137,15 @@ def as_prior(prior: Any) -> Any:
             f"{tuple(prior.event_shape)} and batch shape {tuple(prior.batch_shape)}"
         )
     if hasattr(prior, "rvs") and hasattr(prior, "logpdf"):
+        if callable(prior):  # scipy's families are, with their parameters; frozen ones are not
+            name = getattr(prior, "name", None) or type(prior).__name__
+            raise InputError(f"scipy's {name} has no parameters yet: call it with them, and pass what that gives")
         return ScipyPrior(prior)
+    if hasattr(prior, "logpdf") and hasattr(prior, "resample"):
+        raise InputError(
+            "a kernel density estimate of scipy is no prior here: pass the samples themselves as the target prior, or "
+            "lambda theta: torch.as_tensor(kde.logpdf(theta.numpy().T))"
+        )
     if callable(getattr(prior, "sample", None)) and callable(getattr(prior, "log_prob", None)):
         return _differentiable(prior)
     raise InputError(
@@ -282,6 +292,16 @@ def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
     if value.shape != theta.shape[:-1]:
         value = value.reshape(theta.shape[:-1])
     return value.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
+
+
+def mark(log_density: Tensor) -> Tensor:
+    """What tells one log-density, known up to a constant, from another: values at fixed points, less the largest.
+
+    Arguments:
+        log_density: the values, with shape (n,).
+    """
+    value = log_density.detach().float()
+    return (value - value.max()).nan_to_num(nan=_LEAST_MARK, neginf=_LEAST_MARK).clamp(min=_LEAST_MARK)
 
 
 def to_dict(prior: Any) -> dict[str, Any] | None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from reprior import files, priors
+from reprior.arrays import as_array
 from reprior.errors import InputError
 
 __all__ = ["Simulations", "coarse_columns"]
@@ -69,7 +70,7 @@ class Simulations:
         """Checks raw simulations, drops unusable rows (with a warning) and keeps the rest in float32.
 
         Arguments:
-            theta: Parameters, with shape (n, d): tensor, array or nested list.
+            theta: Parameters, with shape (n, d): tensor, array, table or nested list.
             x: Data, with shape (n, m), likewise.
             prior: The prior p, as `reprior.priors.as_prior` takes it, or None.
             parameters: Names of the d parameters; None names them theta_1, ..., theta_d.
@@ -81,7 +82,7 @@ class Simulations:
             raise InputError(f'missing is {missing!r}: it must be "drop" or "keep".')
         if not 0 <= max_bad_fraction < 1:
             raise InputError(f"max_bad_fraction is {max_bad_fraction}: it must lie in [0, 1).")
-        theta, x = torch.as_tensor(theta).detach().cpu(), torch.as_tensor(x).detach().cpu()
+        theta, x = (torch.as_tensor(as_array(v)).detach().cpu() for v in (theta, x))
         _check_shapes(theta, x)
         _check_precision(theta, x)
         theta, x = theta.to(torch.float32), x.to(torch.float32)
@@ -104,6 +105,10 @@ class Simulations:
 
     def __len__(self) -> int:
         return len(self.theta)
+
+    def __repr__(self) -> str:
+        lost = f", {self.dropped:,} dropped" if self.dropped else ""
+        return f"Simulations({len(self):,} of ({', '.join(self.parameters)}) and x of {self.x.shape[1]}{lost})"
 
     @property
     def has_missing(self) -> bool:
@@ -236,7 +241,12 @@ def _check_prior(simulations: Simulations) -> None:
 
 
 def _check_precision(theta: Tensor, x: Tensor) -> None:
-    """Refuses parameters, and warns of data, whose spread single precision cannot hold."""
+    """Refuses parameters that do not vary; refuses those, and warns of data, whose spread single precision cannot hold."""
+    for k in range(theta.shape[1] if len(theta) > 1 else 0):
+        if bool((theta[:, k] == theta[0, k]).all()):
+            raise InputError(
+                f"column {k} of theta is {float(theta[0, k]):.7g} in every row: leave it out of theta and prior"
+            )
     for name, values in (("theta", theta), ("x", x)):
         looked_at = values.dtype == torch.float64 or (name == "theta" and values.is_floating_point())
         columns = coarse_columns(values) if looked_at else []

@@ -16,7 +16,7 @@ from reprior.errors import InputError
 from reprior.networks.build import build, default_settings
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerSettings
-from reprior.posterior import Posterior, Scales
+from reprior.posterior import Posterior, Scales, check_seed
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
@@ -65,6 +65,7 @@ def train(
 
     Returns: the posterior, or (posterior, fit result).
     """
+    seed = check_seed(seed)
     prior = priors.on_cpu(priors.as_prior(prior))
     chosen = default_settings(network) if settings is None else settings
     if not isinstance(chosen, type(default_settings(network))):
@@ -95,7 +96,9 @@ def train(
         scales.theta.forward(simulations.theta).to(device),
         scales.x.forward(simulations.x).to(device),
     )
-    base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
     theta_v, x_v = theta_s[held_out], x_s[held_out]
     theta_t, x_t = theta_s[kept], x_s[kept]
 

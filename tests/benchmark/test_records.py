@@ -29,6 +29,18 @@ def test_a_second_write_changes_nothing(tmp_path):
     assert json.loads(path.read_text()) == {"value": 1}
 
 
+def test_a_file_system_without_links_loses_nothing(tmp_path, monkeypatch):
+    def refused(*_: object) -> None:
+        raise PermissionError("no links here")
+
+    monkeypatch.setattr(records.os, "link", refused)
+    path = tmp_path / "a.json"
+    assert records.write_once(path, {"value": 1})
+    assert not records.write_once(path, {"value": 2})
+    assert json.loads(path.read_text()) == {"value": 1}
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
 @pytest.mark.parametrize("text", ['{"cell": {', '{"hello": 1}', "[1, 2]", ""])
 def test_what_is_no_record_is_named(tmp_path, text):
     path = tmp_path / "cells" / "a.json"

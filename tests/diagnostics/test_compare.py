@@ -11,8 +11,8 @@ from torch.distributions import MultivariateNormal
 
 import reprior
 from reprior.diagnostics.compare import against_reweighted, agreement, correction_ess, weighted_c2st
-from reprior.diagnostics.distance import x_distance
 from reprior.diagnostics.draws import Scene, make_scene
+from reprior.distance import x_distance
 
 X = torch.tensor([[0.4, -0.2]])
 
@@ -91,7 +91,7 @@ def test_correction_is_even_for_exact_guidance_only(posterior):
 
 def test_distance_grows_outside_the_simulations(posterior):
     # 99 in 100 simulations stay under 1: of x = theta + noise with variance 1.3, the centre is dense, 8 is empty.
-    assert x_distance(posterior, torch.zeros(1, 2), seed=0) < 0.3
-    far = x_distance(posterior, torch.full((1, 2), 8.0), seed=0)
+    assert x_distance(posterior.simulations, posterior.scales.x, torch.zeros(1, 2), seed=0) < 0.3
+    far = x_distance(posterior.simulations, posterior.scales.x, torch.full((1, 2), 8.0), seed=0)
     assert far > 3
-    assert x_distance(posterior, torch.tensor([[8.0, float("nan")]]), seed=0) > 3
+    assert x_distance(posterior.simulations, posterior.scales.x, torch.tensor([[8.0, float("nan")]]), seed=0) > 3

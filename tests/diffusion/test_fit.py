@@ -135,9 +135,51 @@ def test_steps_with_an_infinite_gradient_are_left_out():
         return noisy_loss(module, rows, generator) * (math.inf if count % 5 == 0 else 1.0)
 
     module = network()
-    result = train(module, replace(QUICK, steps=300), loss)
+    with pytest.warns(UserWarning, match="60 of 300 steps had a gradient with NaN or infinity"):
+        result = train(module, replace(QUICK, steps=300), loss)
     assert torch.allclose(module.weight, TRUTH, atol=0.05)
     assert math.isfinite(result.best_loss)
+
+
+def test_no_finite_gradient_at_all_is_an_error():
+    def loss(module: nn.Module, rows: Tensor, generator: Generator) -> Tensor:
+        # The square root of zero: a finite loss whose gradient is not.
+        return noisy_loss(module, rows, generator) + (0 * module(X[rows])).square().mean().sqrt()
+
+    with pytest.raises(InputError, match="no gradient was finite in 10 steps, so nothing was learned"):
+        train(network(), loss=loss)
+
+
+def with_dropout() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.3), nn.Linear(8, 1))
+
+
+def test_layers_with_random_numbers_of_their_own_follow_the_seed(tmp_path):
+    first, second, resumed = with_dropout(), with_dropout(), with_dropout()
+    torch.manual_seed(5)
+    train(first)
+    torch.manual_seed(6)
+    before = torch.get_rng_state()
+    train(second)
+    assert same(first, second)
+    assert torch.equal(torch.get_rng_state(), before)  # the caller's own are left alone
+    calls = 0
+
+    def killed(module: nn.Module, rows: Tensor, generator: Generator) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 35:
+            raise Killed
+        return noisy_loss(module, rows, generator)
+
+    often = replace(QUICK, checkpoint_seconds=0.0)
+    with pytest.raises(Killed):
+        train(resumed, often, killed, checkpoint=tmp_path / "c")
+    again = with_dropout()
+    torch.manual_seed(7)
+    train(again, often, checkpoint=tmp_path / "c")
+    assert same(again, first)
 
 
 def test_a_loss_that_is_never_finite_is_an_error():

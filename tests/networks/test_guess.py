@@ -147,3 +147,17 @@ def test_items_must_fit():
         build_embedding(Embedding(kind="peak", item=3), 8)
     with pytest.raises(InputError, match="at least 1"):
         Embedding(kind="set", item=0)
+
+
+@pytest.mark.parametrize("layer", [torch.nn.Dropout(0.3), torch.nn.BatchNorm1d(16)])
+def test_a_fitted_guess_is_left_alone_by_the_training_that_follows(layer):
+    torch.manual_seed(0)
+    embedding = torch.nn.Sequential(torch.nn.Linear(3, 16), layer, torch.nn.ReLU())
+    guess = Guess(2, summary_of(Embedding(), True), 3, embedding, 16)
+    theta, x = torch.randn(500, 2, generator=generator(1)), torch.randn(500, 3, generator=generator(2))
+    guess.fit(theta + x[:, :2], x, 50)
+    before = [v.clone() for v in guess(x)]
+    torch.nn.ModuleList([guess]).train()
+    guess(5 * x)  # batch statistics would follow this
+    for now, then in zip(guess(x), before, strict=True):
+        assert torch.equal(now, then)

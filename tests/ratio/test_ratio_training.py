@@ -301,3 +301,9 @@ def test_a_network_trained_in_vp_time_is_not_asked_beyond_it(pool):
     ]
     assert guided[0].s_max == pytest.approx(VP().level(1.0))
     assert guided[1].s_max == POSTERIOR.base.s_max > VP().level(1.0)
+
+
+def test_each_held_out_row_counts_the_same(monkeypatch):
+    monkeypatch.setattr(training, "AT_ONCE", 4)
+    values = torch.arange(10.0) ** 2
+    assert training.mean_over_parts(lambda part: values[part].mean(), torch.arange(10)) == pytest.approx(28.5)

@@ -213,7 +213,7 @@ def _place(row: dict[str, Any]) -> tuple[str, str, str, str, str]:
 
 def _label(column: tuple[str, ...]) -> str:
     preset, network = column
-    return f"preset {preset}" + (", Simformer" if network == "simformer" and preset == "best" else "")
+    return f"preset {preset}" + (", Simformer" if network == "simformer" and preset.startswith("best") else "")
 
 
 def _number(value: float) -> str:

@@ -29,9 +29,15 @@ def write_once(path: Path, data: Any, replace: bool = False) -> bool:
     try:
         os.link(partial, path)
     except FileExistsError:
-        return False
-    finally:
         partial.unlink()
+        return False
+    except OSError:  # a file system without links: not proof against two workers at one moment, but nothing is lost
+        if path.exists():
+            partial.unlink()
+            return False
+        os.replace(partial, path)
+        return True
+    partial.unlink()
     return True
 
 

@@ -30,8 +30,8 @@ from reprior.diagnostics.compare import (
     agreement,
     correction_ess,
 )
-from reprior.diagnostics.distance import x_distance
 from reprior.diagnostics.draws import Scene, make_scene, typical_x
+from reprior.distance import x_distance
 from reprior.errors import InputError
 from reprior.posterior import Posterior, check_x
 from reprior.weights import pareto_k, share
@@ -230,9 +230,10 @@ def _support(adapted: AdaptedPosterior, lines: Thresholds) -> Check:
 
 
 def _distance(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int) -> Check:
-    if adapted.posterior.simulations is None:
+    simulations, scale = adapted.posterior.simulations, adapted.posterior.scales.x
+    if simulations is None:
         return skipped("distance", "no stored simulations are attached", lines)
-    return check("distance", max(x_distance(adapted.posterior, s.x, seed) for s in scenes), lines)
+    return check("distance", max(x_distance(simulations, scale, s.x, seed) for s in scenes), lines)
 
 
 def _base(adapted: AdaptedPosterior, scenes: tuple[Scene, ...], lines: Thresholds, seed: int) -> list[Check]:

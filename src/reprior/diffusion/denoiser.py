@@ -15,6 +15,7 @@ Guidance wraps a denoiser and is a denoiser; the sampler never knows which.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Literal
 
@@ -23,10 +24,12 @@ from torch import Tensor
 
 from reprior.errors import InputError
 
-__all__ = ["NOISE_KINDS", "Base", "Denoiser", "NoiseKind", "Wrapped"]
+__all__ = ["NOISE_KINDS", "Base", "Denoiser", "Finer", "NoiseKind", "Wrapped", "finer"]
 
 NoiseKind = Literal["scalar", "diagonal", "full"]
 NOISE_KINDS: tuple[NoiseKind, ...] = ("scalar", "diagonal", "full")
+STEP = 0.35  # of log noise, that a step of a sampler covers
+FINE = 0.1  # of a width: noise that a process may end at, which leaves half a per cent of it out
 
 
 class Denoiser(ABC):
@@ -39,6 +42,7 @@ class Denoiser(ABC):
         s_min: the smallest noise level that was trained.
         s_max: the largest one, at which z is nearly Gaussian.
         x: the bound observations, standardised, with shape (K, m); NaN where missing.
+        extra_steps: steps that a sampler takes beyond its own, where the process ends below what was trained.
     """
 
     dim: int
@@ -47,6 +51,7 @@ class Denoiser(ABC):
     s_min: float
     s_max: float
     x: Tensor
+    extra_steps: int = 0
 
     @abstractmethod
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
@@ -147,4 +152,43 @@ class Wrapped(Denoiser):
         self.noise = inner.noise
         self.s_min = inner.s_min
         self.s_max = inner.s_max
+        self.extra_steps = inner.extra_steps
         self.x = inner.x
+
+
+class Finer(Wrapped):
+    """A denoiser below the lowest noise that its base was trained with: the score stays what it is there.
+
+    D(z, S) = z + S score(z), so D(z, S) = z + S S_0^-1 (D(z, S_0) - z), with the levels in S_0 raised to the lowest.
+    A target prior that is hardly wider than that noise needs it: a process that ends there leaves its draws too narrow.
+
+    Arguments:
+        inner: the denoiser.
+        s_min: where a process is to end.
+    """
+
+    def __init__(self, inner: Denoiser, s_min: float):
+        super().__init__(inner)
+        self.s_min = min(s_min, inner.s_min)
+        self.extra_steps += math.ceil(math.log(inner.s_min / self.s_min) / STEP)
+
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        s = torch.as_tensor(s).to(z)
+        low = s.clamp(min=self.inner.s_min)
+        mean = self.inner.mean(z, low)
+        return mean if torch.equal(low, s) else z + (s / low) ** 2 * (mean - z)
+
+    def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
+        values, axes = torch.linalg.eigh(cov.double())
+        low = values.clamp(min=self.inner.s_min**2)
+        if torch.equal(low, values):
+            return self.inner.mean_full(z, cov)
+        raised = ((axes * low.unsqueeze(-2)) @ axes.mT).to(cov)
+        share = ((axes * (values / low).unsqueeze(-2)) @ axes.mT).to(z)
+        step = self.inner.mean_full(z, raised) - z
+        return z + torch.einsum("...ij,...j->...i", share, step)
+
+
+def finer(denoiser: Denoiser, width: float) -> Denoiser:
+    """The denoiser, for a process that ends well below a width (standardised): itself if it does that already."""
+    return denoiser if FINE * width >= denoiser.s_min else Finer(denoiser, FINE * width)

@@ -126,7 +126,8 @@ def run(
         z = initial_state(denoiser, n, start, generator)
     if sampler.kind == "euler_maruyama":
         return _euler_maruyama(denoiser, z, start, sampler, generator, on_step)
-    grid = noise_grid(start, min(denoiser.s_min, start / 2), sampler.steps, sampler.rho)
+    steps = sampler.steps + denoiser.extra_steps
+    grid = noise_grid(start, min(denoiser.s_min, start / 2), steps, sampler.rho)
     grid = torch.cat([grid, grid.new_zeros(1)])
     return (_multistep if sampler.kind == "multistep" else _heun)(denoiser, z, grid, sampler, generator, on_step)
 

@@ -2,7 +2,8 @@
 
 Adam on minibatches drawn with a generator, gradient clipping, an exponential moving average (EMA) of the weights, a
 held-out loss of the EMA weights that decides what is kept and when to stop, and a checkpoint from which a killed run
-goes on to the very model it would have reached: the checkpoint holds weights, EMA, optimiser and generator.
+goes on to the very model it would have reached: the checkpoint holds weights, EMA, optimiser, generator, and the state
+of torch's own random numbers, which a user's layers may draw from (dropout).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import math
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ from reprior.errors import InputError
 __all__ = ["FitResult", "Training", "fit"]
 
 SCHEDULES = ("cosine", "linear", "half_linear", "constant")
+MANY = 0.02  # share of steps without a finite gradient that is warned of
 
 
 @dataclass(frozen=True)
@@ -137,12 +140,51 @@ def fit(
     """
     generator = torch.Generator().manual_seed(seed)
     average = AveragedModel(module, multi_avg_fn=_moving_average(settings.ema), use_buffers=True)
-    parameters = [p for p in module.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    optimiser = torch.optim.AdamW(
+        [p for p in module.parameters() if p.requires_grad],
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        fused=True,
+    )
     run = _Run(module, average, optimiser, generator, {**asdict(settings), **(fingerprint or {}), "seed": seed})
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and files.resolve(path).exists():
         run.load(path)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed) if run.random is None else torch.set_rng_state(run.random)
+        stopped = _steps(run, loss, validate, rows, settings, label, progress, path)
+    if not math.isfinite(run.best_loss):
+        raise InputError(
+            f"{label}: no held-out loss was finite in {run.step} steps; lower the learning rate "
+            f"({settings.learning_rate}), or look for extreme values in the data"
+        )
+    if run.skipped > MANY * run.step:
+        warnings.warn(
+            f"{label}: {run.skipped} of {run.step} steps had a gradient with NaN or infinity and were left out; look for "
+            "extreme values in the data, or at the embedding",
+            stacklevel=2,
+        )
+    module.load_state_dict(run.best)
+    module.eval()
+    if path is not None:
+        run.save(path)
+    why = "patience" if stopped and run.step < settings.steps else "steps"
+    return FitResult(run.step, run.best_step, run.best_loss, run.history, run.seconds, why)
+
+
+def _steps(
+    run: _Run,
+    loss: Callable[[nn.Module, Tensor, Generator], Tensor],
+    validate: Callable[[nn.Module], float],
+    rows: int,
+    settings: Training,
+    label: str,
+    progress: bool,
+    path: Path | None,
+) -> bool:
+    """Takes the steps that are left; returns whether patience ended them. Arguments as in `fit`."""
+    module, average, optimiser, generator = run.module, run.average, run.optimiser, run.generator
+    parameters = [p for p in module.parameters() if p.requires_grad]
     module.train()
     bar = tqdm(total=settings.steps, initial=run.step, desc=label, disable=not progress, mininterval=1.0)
     began = saved = time.monotonic()
@@ -159,9 +201,16 @@ def fit(
             if torch.isfinite(norm):  # a step with an infinite gradient is left out
                 optimiser.step()
                 average.update_parameters(module)
+            else:
+                run.skipped += 1
             run.step += 1
             bar.update()
             if run.step % settings.evaluate_every == 0 or run.step == settings.steps:
+                if run.skipped == run.step:
+                    raise InputError(
+                        f"{label}: no gradient was finite in {run.step} steps, so nothing was learned; look for extreme "
+                        "values in the data, or at the embedding (a square root, or a norm, of zero has no gradient)"
+                    )
                 average.module.eval()
                 with torch.no_grad():
                     held_out = validate(average.module)
@@ -177,17 +226,7 @@ def fit(
             if interrupt.pressed:
                 raise KeyboardInterrupt
     run.seconds += time.monotonic() - began
-    if not math.isfinite(run.best_loss):
-        raise InputError(
-            f"{label}: no held-out loss was finite in {run.step} steps; lower the learning rate "
-            f"({settings.learning_rate}), or look for extreme values in the data"
-        )
-    module.load_state_dict(run.best)
-    module.eval()
-    if path is not None:
-        run.save(path)
-    why = "patience" if stopped and run.step < settings.steps else "steps"
-    return FitResult(run.step, run.best_step, run.best_loss, run.history, run.seconds, why)
+    return stopped
 
 
 class _HeldInterrupt:
@@ -233,7 +272,8 @@ class _Run:
     def __init__(self, module, average, optimiser, generator, fingerprint):
         self.module, self.average, self.optimiser, self.generator = module, average, optimiser, generator
         self.fingerprint = {k: v for k, v in fingerprint.items() if k != "checkpoint_seconds"}
-        self.step = self.best_step = self.since_best = 0
+        self.step = self.best_step = self.since_best = self.skipped = 0
+        self.random: Tensor | None = None  # of torch's own random numbers, in the checkpoint that was read
         self.best_loss = math.inf
         self.best: dict[str, Tensor] = {k: v.clone() for k, v in module.state_dict().items()}
         self.history: list[tuple[int, float]] = []
@@ -253,12 +293,14 @@ class _Run:
         tensors |= {f"average.{k}": v for k, v in self.average.state_dict().items()}
         tensors |= {f"best.{k}": v for k, v in self.best.items()}
         tensors["generator"] = self.generator.get_state()
+        tensors["random"] = torch.get_rng_state()
         for i, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{i}.{k}": torch.as_tensor(v) for k, v in state.items()}
         keep = (
             "step",
             "best_step",
             "since_best",
+            "skipped",
             "best_loss",
             "history",
             "seconds",
@@ -292,6 +334,8 @@ class _Run:
         self.optimiser.load_state_dict(state)
         for name in ("step", "best_step", "since_best", "best_loss", "seconds", "stopped"):
             setattr(self, name, file.meta[name])
+        self.skipped = file.meta.get("skipped", 0)  # files of before have neither
+        self.random = file.tensors.get("random")
         self.history = [(int(a), float(b)) for a, b in file.meta["history"]]
 
 

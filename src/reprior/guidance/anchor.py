@@ -16,7 +16,7 @@ import torch
 from torch import Generator, Tensor
 
 from reprior.change import PriorChange
-from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.denoiser import Denoiser, finer
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import RefusedError
 from reprior.guidance.guidance import GradientGuided, Guidance
@@ -84,7 +84,8 @@ class AnchorGuided(GradientGuided):
     def __init__(
         self, inner: Denoiser, change: PriorChange, quadratic: Quadratic, precision: Tensor, power: float = 1.0
     ):
-        super().__init__(inner)
+        top = power * float(torch.linalg.eigvalsh(quadratic.L).max()) if quadratic.exact else 0.0
+        super().__init__(inner if top <= 0 else finer(inner, top**-0.5))
         self.change, self.quadratic, self.precision, self.power = change, quadratic, precision, power
 
     def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:

@@ -16,11 +16,12 @@ from torch import distributions as td
 from reprior import priors
 from reprior.change import PriorChange
 
-__all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic"]
+__all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic", "local_part"]
 
 TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
 NATS = 0.05  # what log r may be off where q is: the spread alone is no measure, one narrow parameter makes it huge
 ROUNDING = 1e-4  # of p's own curvature, 1: what is left of L where there is none
+LIGHT = 1e-6  # of the largest weight: points that count for less are left out
 NEAR = 20.0  # q is where log q, or log r, is within so many nats of its largest value
 
 
@@ -113,17 +114,57 @@ def expressible_part(change: PriorChange, noise: str, seed: int = 0, points: int
     """
     z = _points(change, seed, points)
     whole = _fit(change, z)
-    if noise == "full":
-        values, frame = torch.linalg.eigh(whole.L)
-        L = frame @ torch.diag(values.clamp(min=0)) @ frame.T
-    else:
-        levels = whole.L.diagonal().clamp(min=0)
-        L = torch.diag(levels.min().expand(len(levels)) if noise == "scalar" else levels)
+    L = _narrowing(whole.L, noise)
     with torch.no_grad():
         left = change(_precise(change, z)).double() + 0.5 * ((z.double() @ L) * z.double()).sum(-1)
     design = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.float64)], dim=1)
     solution = torch.linalg.lstsq(design, left.unsqueeze(1)).solution[:, 0]
     return Quadratic(L, solution[:-1], float(solution[-1]), whole.misfit)
+
+
+def local_part(z: Tensor, log_r: Tensor, weight: Tensor, noise: str) -> Quadratic | None:
+    """As `expressible_part`, but fitted to some points alone: what transport can take over of log r about there.
+
+    Arguments:
+        z: standardised parameters, with shape (n, d).
+        log_r: log r there, with shape (n,); -inf counts as no point.
+        weight: how much each point counts, with shape (n,).
+        noise: the noise the base was trained with.
+
+    Returns: the quadratic; None where the points are too few.
+    """
+    counts = torch.isfinite(log_r) & (weight > LIGHT * weight.max())
+    z, value, weight = z[counts].double(), log_r[counts].double(), weight[counts].double()
+    n, d = z.shape
+    i, j = torch.triu_indices(d, d)
+    if n < 4 * (len(i) + d + 1):
+        return None
+    weight = weight / weight.sum()
+    centre = weight @ z
+    size = (weight @ (z - centre).square()).sqrt().clamp(min=1e-9)
+    u, root = (z - centre) / size, weight.sqrt().unsqueeze(1)
+    ones = torch.ones(n, 1, dtype=torch.float64)
+
+    def solve(design: Tensor, target: Tensor) -> Tensor:
+        return torch.linalg.lstsq(root * design, root * target.unsqueeze(1), driver="gelsd").solution[:, 0]
+
+    upper = torch.zeros(d, d, dtype=torch.float64)
+    upper[i, j] = solve(torch.cat([u[:, i] * u[:, j], u, ones], dim=1), value)[: len(i)]
+    L = _narrowing(-(upper + upper.T) / torch.outer(size, size), noise)
+    left = value + 0.5 * (((z - centre) @ L) * (z - centre)).sum(-1)
+    slope = solve(torch.cat([u, ones], dim=1), left)
+    h = slope[:-1] / size + L @ centre
+    c = float(slope[-1] - (slope[:-1] / size) @ centre - 0.5 * centre @ L @ centre)
+    return Quadratic(L, h, c, float("inf"))
+
+
+def _narrowing(L: Tensor, noise: str) -> Tensor:
+    """The part of a curvature that narrows, and that a base of this noise expresses."""
+    if noise == "full":
+        values, frame = torch.linalg.eigh(L)
+        return frame @ torch.diag(values.clamp(min=0)) @ frame.T
+    levels = L.diagonal().clamp(min=0)
+    return torch.diag(levels.min().expand(len(levels)) if noise == "scalar" else levels)
 
 
 def _points(change: PriorChange, seed: int, points: int) -> Tensor:

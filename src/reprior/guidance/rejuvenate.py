@@ -6,8 +6,10 @@ simple guidance is accurate. Where the weights would collapse, p goes to q in st
 the same move, so that no step loses more than a set part of the pool.
 
 The guidance below s0 is transport where log r is quadratic and the base can express it (exact), else the anchor, or a
-learned ratio if one is given. s0 is as large as the resampling needs (a pool of few effective members must be melted
-further), and no larger than the guidance is valid: s0^2 |Hessian of log r| about 1/2 for the anchor.
+learned ratio if one is given. Where log r is not quadratic and little of the pool would be left, transport takes over
+a Gaussian part of the change, and the rest is made as before, on the transported base. s0 is as large as the
+resampling needs (a pool of few effective members must be melted further), and no larger than the guidance is valid:
+s0^2 |Hessian of log r| about 1/2 for the anchor.
 
 Where log r has no gradient, or q's bounds cut the posterior, the noisy pool is denoised without guidance (or by
 transport), and each move is accepted or not by what is left of r (`reprior.guidance.metropolis`): a draw that ends
@@ -32,8 +34,8 @@ from reprior.guidance.anchor import AnchorGuided, precision_of
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import check_mass, systematic
 from reprior.guidance.metropolis import sweep
-from reprior.guidance.quadratic import Quadratic, find_quadratic
-from reprior.guidance.transport import Transported, largest_noise, why_not
+from reprior.guidance.quadratic import Quadratic, find_quadratic, local_part
+from reprior.guidance.transport import START, Transported, largest_noise, why_not
 from reprior.weights import largest_step
 
 __all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
@@ -41,6 +43,9 @@ __all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
 BELOW = ("choose", "transport", "anchor", "metropolis", "learned")
 POOL_STEPS = 32  # what is noised and denoised again gains nothing from a finer pool
 SPARE = 0.2  # where some weights are zero, more draws by this part, in place of those that end outside
+LOW = 0.3  # ESS/N below which it is tried whether transport can take over a part of the change
+GAIN = 2.0  # and how much of it that must gain
+REFITS, PROBE = 5, 2_000  # how often such a part is fitted, to so many draws
 AGAIN = 5  # how often more are drawn where that was not enough
 
 
@@ -148,11 +153,57 @@ class RejuvenateGuidance(Guidance):
         check_mass(log_w)
         out, told = [], []
         for k in range(pools.shape[1]):
-            theta, more = self._move(denoiser.select(k), pools[:, k], log_w[:, k], least[k], n, generator)
+            one = denoiser.select(k)
+            under = self._under(one, pools[:, k], log_w[:, k], least[k], sampler, generator)
+            if under is None:
+                theta, more = self._move(one, pools[:, k], log_w[:, k], least[k], n, generator)
+            else:
+                rest, moved, pool, left = under
+                theta, more = rest._move(moved, pool, left, least[k], n, generator)
+                more["ess_under_transport"] = metrics.ess(_weights(left))
             out.append(theta)
             told.append({"ess": metrics.ess(log_w[:, k]), **more})
         names = dict.fromkeys(name for more in told for name in more)
         return torch.stack(out, 1), {name: [more.get(name) for more in told] for name in names} | {"log_w": log_w}
+
+    def _under(
+        self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, least: Tensor, sampler: Sampler, generator: Generator
+    ) -> tuple[RejuvenateGuidance, Denoiser, Tensor, Tensor] | None:
+        """Rejuvenation of what is left of the change when transport takes over a Gaussian part of it.
+
+        The part is fitted to log r about where the weights of a pool are, and again at what it gave, as long as that keeps
+        more. It is worth it where q is narrow: it would leave few members of the pool of p, and allow little noise to
+        melt them.
+
+        Returns: the guidance for the rest, the transported denoiser, its pool, and the log weights of that; or None.
+        """
+        first = log_w = _weights(log_w)
+        ess = best = metrics.ess(first)
+        if self.settings.below != "choose" or self.below == "transport" or self.quadratic.exact or ess > LOW:
+            return None
+        d, found, log_r = len(self.quadratic.h), None, first
+        steps = replace(sampler, steps=min(sampler.steps, POOL_STEPS))
+        for _ in range(REFITS):
+            weight = torch.softmax(largest_step(log_w, 1.0, self.settings.ess) * log_w, 0)
+            part = local_part(pool[:, :d].cpu(), log_r, weight, self.noise)
+            if part is None or why_not([part], self.noise, denoiser.dim > d):
+                break
+            moved, rest = Transported(denoiser, part), self.change.without(part)
+            if moved.s_max < min(START * float(pool.std(0).max()), denoiser.s_max):
+                break
+            pool = chunked(moved, min(self.settings.pool, PROBE), steps, generator)[:, 0]
+            log_w, log_r = (_weights(change.log_w(pool, least).cpu()) for change in (rest, self.change))
+            now = metrics.ess(log_w) if bool(torch.isfinite(log_w).any()) else 0.0
+            if now <= best:
+                break
+            found, best = (moved, rest), now
+            if now > LOW:
+                break
+        if found is None or best < GAIN * ess:
+            return None
+        moved, rest = found
+        pool = chunked(moved, self.settings.pool, steps, generator)[:, 0]
+        return RejuvenateGuidance(rest, self.noise, self.settings), moved, pool, rest.log_w(pool, least).cpu()
 
     def _move(
         self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, least: Tensor, n: int, generator: Generator

@@ -24,7 +24,7 @@ import torch
 from torch import Generator, Tensor
 
 from reprior.change import PriorChange
-from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped
+from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped, finer
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import RefusedError
 from reprior.guidance.anchor import SOME_DRAWS, posterior_draws
@@ -47,7 +47,8 @@ class Transported(Wrapped):
     """The denoiser of p(theta | x) exp(quadratic), by asking the base elsewhere."""
 
     def __init__(self, inner: Denoiser, quadratic: Quadratic):
-        super().__init__(inner)
+        top = float(torch.linalg.eigvalsh(quadratic.L).max())
+        super().__init__(inner if top <= 0 else finer(inner, top**-0.5))
         like = inner.x
         d, extra = len(quadratic.h), inner.dim - len(quadratic.h)
         self.shape = "diagonal" if extra and quadratic.shape == "scalar" and quadratic.curved else quadratic.shape

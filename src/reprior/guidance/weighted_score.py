@@ -23,7 +23,7 @@ from reprior.guidance.guidance import Guidance, check_learned
 from reprior.networks.ratio import RatioMLP
 from reprior.posterior import Posterior
 from reprior.ratio.pool import Pool
-from reprior.ratio.training import NOISY_COPIES, join, make_pool, noisy_rows
+from reprior.ratio.training import NOISY_COPIES, join, make_pool, mean_over_parts, noisy_rows
 
 __all__ = ["WeightedScoreGuidance", "learn_correction"]
 
@@ -116,7 +116,7 @@ def learn_correction(
     result = fit(
         model,
         lambda module, i, _: value(module, kept[i]),
-        lambda module: float(torch.stack([value(module, part) for part in held.split(20_000)]).mean()),
+        lambda module: mean_over_parts(lambda part: value(module, part), held),
         len(kept),
         settings.training,
         seed,

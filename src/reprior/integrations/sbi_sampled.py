@@ -22,6 +22,7 @@ from reprior.adapted import AdaptedPosterior
 from reprior.change import make_change
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
+from reprior.distance import warned
 from reprior.errors import InputError
 from reprior.guidance.importance import SIRGuidance, SIRSettings
 from reprior.info import Info
@@ -95,7 +96,7 @@ class SampledPosterior:
         x = check_x(x, self.x_dim, single=True)
         drawn = self.sample_batched(shape, x, seed, return_info)
         theta = (drawn[0] if return_info else drawn)[..., 0, :]
-        return (theta, drawn[1]) if return_info else theta
+        return (theta, warned(drawn[1], self.simulations, self.scales.x, x)) if return_info else theta
 
     def sample_batched(
         self,

@@ -46,6 +46,7 @@ class Guess(nn.Module):
         self.register_buffer("offset", torch.zeros(dim))
         self.register_buffer("spread", torch.ones(dim))
         self.head = None
+        self.fitted = False
         if embedding is not None:
             self.head = nn.Linear(features, 2 * dim)
             nn.init.zeros_(self.head.weight)
@@ -65,7 +66,12 @@ class Guess(nn.Module):
         self._regress(theta, x)
         if self.head is not None:
             self._train(theta, x, min(steps, MOST_STEPS))
+        self.fitted = True
         self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Guess:
+        """A fitted guess stays as it is: dropout or batch statistics of a user's embedding must not move it."""
+        return super().train(mode and not self.fitted)
 
     @torch.no_grad()
     def _regress(self, theta: Tensor, x: Tensor) -> None:
@@ -93,8 +99,10 @@ class Guess(nn.Module):
         best, kept_state = float("inf"), self.state_dict()
         for step in range(steps):
             if step % max(1, steps // CHECKS) == 0 or step == steps - 1:
+                self.eval()
                 with torch.no_grad():
                     now = float(self._surprise(theta[held], x[held])[0])
+                self.train()
                 if now < best:
                     best, kept_state = now, {k: v.clone() for k, v in self.state_dict().items()}
             rows = torch.randint(kept, (BATCH,), generator=generator).to(theta.device)
@@ -105,6 +113,7 @@ class Guess(nn.Module):
             optimiser.step()
             rate.step()
         self.load_state_dict(kept_state)
+        self.eval()
         with torch.no_grad():
             left = self._surprise(theta[held], x[held])[1]
             centre_free = left.square().mean(0).sqrt().clamp(0.5, 2.0)

@@ -53,7 +53,10 @@ class Pool:
     ess: float
 
     def split(self, fraction: float) -> tuple[Tensor, Tensor]:
-        """Row indices held out and kept: whole observations are held out (the last ones; their order is random)."""
+        """Row indices held out and kept: whole observations are held out (the last ones; their order is random).
+
+        A stored x that was drawn more than once may be on both sides, each time with draws of its own.
+        """
         cut = int(len(self.x) * (1 - fraction))
         held = self.index >= max(1, cut)
         return held.nonzero()[:, 0], (~held).nonzero()[:, 0]

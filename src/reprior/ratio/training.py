@@ -8,6 +8,7 @@ drawn from these. The noise of held-out rows is fixed.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -27,9 +28,10 @@ from reprior.ratio.draws import bound
 from reprior.ratio.losses import loss_of
 from reprior.ratio.pool import Pool, joint_pool, posterior_pool
 
-__all__ = ["Rows", "learn_ratio", "make_pool", "noisy_rows"]
+__all__ = ["Rows", "learn_ratio", "make_pool", "mean_over_parts", "noisy_rows"]
 
 NOISY_COPIES = 4
+AT_ONCE = 20_000  # held-out rows that are judged at once
 FEWEST = 4.0  # effective draws per observation, below which the anchor is used as it is
 TRIAL = 8  # a trial takes one step in so many
 NEARLY = 0.98  # transport takes over what it can where that leaves at least this ESS/N
@@ -115,6 +117,16 @@ def _means(posterior: Posterior, pool: Pool, z: Tensor, s: Tensor, under: Quadra
         denoiser = bound(posterior, pool.x[pool.index[part]], predict, under)
         out[part] = denoiser.mean(z[part].to(device), s[part].to(device)).cpu()
     return out
+
+
+def mean_over_parts(value: Callable[[Tensor], Tensor], rows: Tensor) -> float:
+    """The mean of a loss over many rows, a part of them at a time; each part counts by its size.
+
+    Arguments:
+        value: the mean loss of some rows, given their indices.
+        rows: the indices of all, with shape (n,).
+    """
+    return sum(float(value(part)) * len(part) for part in rows.split(AT_ONCE)) / len(rows)
 
 
 def join(copies: list[Rows]) -> Rows:
@@ -239,8 +251,7 @@ def _fit_one(
         return value(module, some, rows.z[some], rows.s[some])
 
     def validate(module: nn.Module) -> float:
-        parts = [value(module, part, rows.z[part], rows.s[part]) for part in held.split(20_000)]
-        return float(torch.stack(parts).mean())
+        return mean_over_parts(lambda part: value(module, part, rows.z[part], rows.s[part]), held)
 
     start = {k: v.clone() for k, v in model.state_dict().items()}
     with torch.no_grad():
