@@ -506,7 +506,13 @@ def test_neighbours_share_the_places_of_the_papers_scalar():
 
 
 @pytest.mark.parametrize(
-    "settings", [PAPER_SIMFORMER, replace(PAPER_SIMFORMER, patch=3), replace(SMALL, noise="diagonal", patch=3)]
+    "settings",
+    [
+        PAPER_SIMFORMER,
+        replace(PAPER_SIMFORMER, patch=3),
+        replace(SMALL, noise="diagonal", patch=3),
+        replace(SMALL, weigh=True),
+    ],
 )
 def test_config_rebuilds(settings):
     base = make(settings=settings)

@@ -52,7 +52,7 @@ SIMFORMER_RECIPES: dict[str, tuple[SimformerSettings, Training]] = {
     "two_moons": (THETA_ONLY, Training(steps=5_000, batch=128)),
     "slcp": (replace(THETA_ONLY, patch=2), Training(steps=12_000, batch=128)),  # x is four points in the plane
     "gaussian_linear": (THETA_ONLY, Training(steps=1_000, batch=128)),
-    "oup": (FORECAST, Training(steps=12_000, batch=128)),
+    "oup": (replace(FORECAST, weigh=True), Training(steps=36_000, batch=128)),
     "turin": (FORECAST, Training(steps=4_000, batch=128)),
 }
 

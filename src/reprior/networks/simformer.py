@@ -28,6 +28,7 @@ from torch.nn.functional import pad
 from reprior.diffusion.denoiser import Base, Denoiser, NoiseKind
 from reprior.errors import InputError
 from reprior.networks.attention import Transformer
+from reprior.networks.difficulty import Difficulty
 from reprior.networks.gaussian_guess import GaussianGuess
 from reprior.networks.masks import draw_states
 from reprior.networks.simformer_denoiser import Bound, SimformerDenoiser
@@ -79,6 +80,7 @@ class SimformerBase(Base):
             settings.widening,
             normalised=settings.tokens == "paper",
         )
+        self.difficulty = Difficulty(dim + x_dim) if settings.weigh else None
 
     def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
         if self.settings.output == "mean":
@@ -213,7 +215,11 @@ class SimformerBase(Base):
         pulled, white, scale = bound.guess.denoise(noisy, s)
         target = (s**2 * pulled - s * eps) / scale  # (v - D_0) / open
         error = (self.network(noisy, s, white, bound) - target).square() * counts
-        return error.sum(-1).mean(-1) / counts.sum((1, 2)).clamp(min=1)
+        error = error.sum(-1) / counts.sum(-1).clamp(min=1)
+        if self.difficulty is not None:
+            noise = (s / bound.guess.width).log().mean(-1).expand_as(error)
+            error = self.difficulty.weigh(error, self.difficulty(values, (states == GIVEN).to(v.device), noise))
+        return error.mean(-1)
 
     def config(self) -> dict:
         return {

@@ -48,6 +48,8 @@ class SimformerSettings:
         tokens: "learned" or "paper" (see `reprior.networks.tokens`).
         output: "mean" (about a linear guess, with EDM weights) or "score" (divided by sigma_t).
         levels: training noise: "lognormal" (the `law`, in units of the widths) or "vp" (uniform VP time).
+        weigh: whether each row counts in units of its own expected error (see `reprior.networks.difficulty`): for x whose
+            posteriors, or predictions, are far wider at some x than at others.
         law: the log-normal law of the noise (its kind follows `noise`).
         vp: the VP schedule of "vp" levels and of the time that "paper" tokens are told.
     """
@@ -68,6 +70,7 @@ class SimformerSettings:
     tokens: Literal["learned", "paper"] = "learned"
     output: Literal["mean", "score"] = "mean"
     levels: Literal["lognormal", "vp"] = "lognormal"
+    weigh: bool = False
     law: NoiseLaw = field(default_factory=NoiseLaw)
     vp: VP = field(default_factory=VP)
 
@@ -80,6 +83,8 @@ class SimformerSettings:
                 raise InputError(f"simformer {name} must be at least 1; got {getattr(self, name)}")
         if not 0 <= self.absent <= 1:
             raise InputError(f"simformer absent must lie in [0, 1]; got {self.absent}")
+        if self.weigh and self.output == "score":
+            raise InputError("simformer weigh=True needs output='mean'; got output='score', the paper's plain loss")
         fits = max(self.theta_patch, self.patch) <= PaperTokens.PLACES
         if self.tokens == "paper" and not (fits and (self.noise, self.width) == ("scalar", PaperTokens.WIDTH)):
             raise InputError(

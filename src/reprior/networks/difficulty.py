@@ -1,0 +1,57 @@
+"""How large a loss is to be expected, from what is given: so that hard observations do not drown the easy ones.
+
+The squared error of a denoiser is as large as what is given leaves open. Where that differs widely from one observation
+to another (series of every size, of which the large ones are a hundred times as wide), a plain mean of it is all about
+the widest, and the network is never exact for the others. With e the error of a row and u(given, noise) learned
+beside the network, the loss
+
+    e exp(-u) + u
+
+is smallest where exp(u) is the mean of e: each row counts in units of its own expected error. The weight depends on what the
+denoiser is given alone, so its best answer is E[v | z, given] as before.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["Difficulty"]
+
+LARGEST = 12.0  # of |u|
+
+
+class Difficulty(nn.Module):
+    """u, the log of the expected error; zero before training.
+
+    Arguments:
+        size: the number d + m of variables.
+        width: the width of its two hidden layers.
+    """
+
+    def __init__(self, size: int, width: int = 64):
+        super().__init__()
+        self.given = nn.Linear(2 * size, width)
+        self.noise = nn.Linear(1, width, bias=False)
+        self.rest = nn.Sequential(nn.SiLU(), nn.Linear(width, width), nn.SiLU(), nn.Linear(width, 1))
+        last = self.rest[-1]
+        assert isinstance(last, nn.Linear)
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+
+    def forward(self, values: Tensor, given: Tensor, noise: Tensor) -> Tensor:
+        """u, with shape (K, N).
+
+        Arguments:
+            values: the variables, with shape (K, d + m); what is not given, or NaN, is not read.
+            given: which variables are given, with shape (d + m,).
+            noise: the mean log of the noise levels, in units of the widths that the guess leaves open, (K, N).
+        """
+        seen = given & ~torch.isnan(values)
+        told = torch.cat([torch.where(seen, values, 0.0), seen.to(values)], -1)
+        u = self.rest(self.given(told).unsqueeze(1) + self.noise(noise.unsqueeze(-1) / 2)).squeeze(-1)
+        return LARGEST * torch.tanh(u / LARGEST)
+
+    def weigh(self, error: Tensor, u: Tensor) -> Tensor:
+        """The loss of errors (K, N) that are expected to be exp(u)."""
+        return error * torch.exp(-u) + u
