@@ -6,8 +6,11 @@ import csv
 from pathlib import Path
 
 import pytest
+import torch
 
-from reprior.benchmark.base_quality import collect, noise_kinds, samplers
+from reprior import files
+from reprior.benchmark.base_quality import base_quality, collect, noise_kinds, samplers
+from reprior.benchmark.bases import BaseSpec
 from reprior.diffusion.denoiser import NOISE_KINDS
 
 
@@ -31,6 +34,30 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(tmp_path):
     assert [int(r["value"]) for r in rows] == [1, 2, 3]
     with (tmp_path / "rows.csv").open() as handle:
         assert [r["name"] for r in csv.DictReader(handle)] == ["a", "b", "c"]
+
+
+def test_a_base_that_was_trained_again_is_measured_again(tmp_path):
+    def of(base: str, value: int) -> list:
+        return [({"name": "a", "base": base}, lambda: {"base": base, "value": value})]
+
+    path = tmp_path / "rows.csv"
+    collect(of("first", 1), path, tell=lambda _: None)
+    collect([({"name": "b", "base": "other"}, lambda: {"value": 2})], path, tell=lambda _: None)
+    assert collect(of("first", 3), path, tell=lambda _: None)[0]["value"] == "1"
+    collect(of("second", 4), path, tell=lambda _: None)
+    with path.open() as handle:
+        rows = {r["name"]: (r["base"], r["value"]) for r in csv.DictReader(handle)}
+    assert rows == {"a": ("second", "4"), "b": ("other", "2")}
+
+
+def test_a_job_is_known_by_the_base_on_disk(tmp_path):
+    spec = BaseSpec("two_moons", "id", quick=True)
+    assert base_quality([spec], tmp_path)[0][0]["base"] == ""
+    files.write(spec.path(tmp_path), "posterior", {"a": torch.zeros(2)}, {})
+    first = base_quality([spec], tmp_path)[0][0]
+    files.write(spec.path(tmp_path), "posterior", {"a": torch.ones(2)}, {})
+    assert first["base"]
+    assert base_quality([spec], tmp_path)[0][0]["base"] not in ("", first["base"])
 
 
 def test_only_the_rows_asked_for_come_back(tmp_path):

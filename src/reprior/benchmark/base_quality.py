@@ -18,7 +18,7 @@ from torch.distributions import MultivariateNormal
 
 from reprior import metrics, priors, tasks
 from reprior.benchmark import DEVELOPMENT_SEED
-from reprior.benchmark.bases import BaseSpec, get_base, simulations_of
+from reprior.benchmark.bases import BaseSpec, get_base, mark_of, simulations_of
 from reprior.diffusion.denoiser import NOISE_KINDS, NoiseKind
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.training import Training
@@ -50,20 +50,20 @@ Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]  # what it is, and wha
 
 
 def base_quality(specs: Iterable[BaseSpec], folder: Path) -> list[Job]:
-    """One job per base."""
-    return [
-        (
-            {"task": s.task, "regime": s.regime, "network": s.network, "preset": s.preset},
-            partial(_base_row, s, folder),
-        )
-        for s in specs
-    ]
+    """One job per base; a base that was trained again is measured again."""
+    jobs: list[Job] = []
+    for s in specs:
+        mark = mark_of(s, folder) if s.path(folder).exists() else ""
+        key = {"task": s.task, "regime": s.regime, "network": s.network, "preset": s.preset, "base": mark}
+        jobs.append((key, partial(_base_row, s, folder)))
+    return jobs
 
 
 def _base_row(spec: BaseSpec, folder: Path) -> dict[str, Any]:
     posterior = get_base(spec, folder)
     values = quality(posterior, spec.task, spec.regime, posterior.sampler, SAMPLES)
     return {
+        "base": mark_of(spec, folder),
         **_score(values),
         "worst": round(max(values), 4),
         "samples": SAMPLES,
@@ -170,10 +170,18 @@ def collect(jobs: list[Job], path: Path, tell: Callable[[str], None] = print) ->
     torch.set_num_threads(1)
     out = []
     for i, (key, measure) in enumerate(jobs, start=1):
-        same = [r for r in read_rows(path) if all(r.get(k) == str(v) for k, v in key.items())]
+        same = [r for r in read_rows(path) if _match(r, key)]
         if not same:
             same = [{**key, **measure()}]
-            write_rows([*read_rows(path), *same], path)  # read again: another process may have added to it
+            of_another_base = {k: v for k, v in key.items() if k != "base"}
+            kept = [
+                r for r in read_rows(path) if not _match(r, of_another_base)
+            ]  # read again: others may have added to it
+            write_rows([*kept, *same], path)
         tell(f"[{i}/{len(jobs)}] " + ", ".join(f"{k} {v}" for k, v in same[0].items()))
         out += same
     return out
+
+
+def _match(row: dict[str, str], key: dict[str, Any]) -> bool:
+    return all(row.get(k) == str(v) for k, v in key.items())
