@@ -50,7 +50,8 @@ THETA_ONLY = SimformerSettings(masks=MaskMix(1, 0, 0, 0, 0), absent=0.0)
 FORECAST = SimformerSettings(masks=MaskMix(0.25, 0.01, 0.02, 0.06, 0.02, forecast=0.64))
 SIMFORMER_RECIPES: dict[str, tuple[SimformerSettings, Training]] = {
     "two_moons": (THETA_ONLY, Training(steps=5_000, batch=128)),
-    "slcp": (replace(THETA_ONLY, patch=2), Training(steps=12_000, batch=128)),  # x is four points in the plane
+    # x is four points in the plane
+    "slcp": (replace(THETA_ONLY, patch=2, weigh=True), Training(steps=36_000, batch=128)),
     "gaussian_linear": (THETA_ONLY, Training(steps=1_000, batch=128)),
     "oup": (replace(FORECAST, weigh=True), Training(steps=36_000, batch=128)),
     "turin": (FORECAST, Training(steps=4_000, batch=128)),
