@@ -27,6 +27,7 @@ SCALAR, _ = gaussian_posterior(dim=2, c=0.3, noise="scalar")
 SCALE = FULL.scales.theta
 NARROW = MultivariateNormal(torch.tensor([0.5, 0.0]), torch.diag(torch.tensor([0.3, 0.6])))
 WIDE = MultivariateNormal(torch.zeros(2), 3 * torch.eye(2))
+SHIFT = MultivariateNormal(torch.tensor([1.5, 0.0]), torch.eye(2))
 MIXTURE = MixtureSameFamily(
     Categorical(torch.ones(2)), MultivariateNormal(torch.eye(2), 0.3 * torch.eye(2).expand(2, 2, 2))
 )
@@ -51,6 +52,7 @@ def chosen(posterior, target) -> tuple[str, str]:
         (FULL, MIXTURE, "transport", "a mixture of Gaussian changes that this base expresses exactly"),
         (SCALAR, NARROW, "rejuvenate", "not transport, as this change needs a base trained with noise='diagonal'"),
         (FULL, WIDE, "rejuvenate", "not transport, as q is wider than p"),
+        (FULL, SHIFT, "rejuvenate", "not transport, as it could start no higher than at noise"),
         (
             FULL,
             LAPLACE,
@@ -67,7 +69,7 @@ def chosen(posterior, target) -> tuple[str, str]:
             "not transport, as most of the posterior lies outside the bounds of the target prior",
         ),
     ],
-    ids=["gaussian", "mixture", "coarse", "wider", "laplace", "far", "frozen", "blind and far", "box"],
+    ids=["gaussian", "mixture", "coarse", "wider", "shift", "laplace", "far", "frozen", "blind and far", "box"],
 )
 def test_method_and_reason(posterior, target, method, reason):
     name, why = chosen(posterior, target)

@@ -196,12 +196,40 @@ def test_noise_level_follows_the_need_and_the_limits():
     base, some = SMALL.condition(torch.zeros(1, 2)), torch.randn(64, 2, generator=generator())
     spread = torch.full((2,), 0.4)
     limit = math.sqrt(0.5 / curvature(guidance.change, guidance.quadratic, some))
-    levels = [guidance._level(base, "anchor", some, spread, members, 1.0) for members in (10_000.0, 100.0, 3.0)]
+    levels = [guidance._level(base, "anchor", False, some, spread, members, 1.0) for members in (10_000.0, 100.0, 3.0)]
     assert levels == sorted(levels)  # fewer members need more noise
     assert levels[0] == pytest.approx(min(0.8 * 10_000 ** (-1 / 6), limit))
     assert max(levels) <= min(limit, 0.8)
     fixed = RejuvenateGuidance(guidance.change, "full", RejuvenateSettings(s0=0.25))
-    assert fixed._level(base, "anchor", some, spread, 3.0, 1.0) == 0.25
+    assert fixed._level(base, "anchor", False, some, spread, 3.0, 1.0) == 0.25
+
+
+def test_transport_starts_high_enough_to_forget_the_pool():
+    shift = MultivariateNormal(torch.full((2,), 0.5), 0.5 * torch.eye(2))
+    guidance = RejuvenateGuidance(make_change(PRIOR, shift, SCALE, 0), "full")
+    base, some, spread = SMALL.condition(torch.zeros(1, 2)), torch.zeros(64, 2), torch.full((2,), 0.4)
+
+    def level(members: float, walks: bool = False) -> float:
+        return guidance._level(base, "transport", walks, some, spread, members, 1.0)
+
+    for members in (10.0, 100.0):  # w / sqrt(m) / sqrt(1 + (s0 / w)^2) is what is left of the error of the pool's mean
+        assert 1 / math.sqrt(members * (1 + (level(members) / 0.4) ** 2)) == pytest.approx(0.03)
+    assert level(10_000.0) == pytest.approx(0.8 * 10_000 ** (-1 / 6))  # enough to melt copies is enough
+    assert level(10.0, walks=True) <= 0.8  # eight sweeps forget it too
+
+
+def test_error_of_a_tempered_pool_does_not_stay():
+    # A pool of 1,000 whose weights leave about ten members; the same draws from p, so one mean error for all of them.
+    x, settings = torch.tensor([-0.5, -0.5]), RejuvenateSettings(pool=1_000)
+    exact = exact_posterior(far(), x, 0.3)
+    errors = {}
+    for s0 in (0.0, 0.8):
+        adapted = reprior.adapt(SMALL, far(), "rejuvenate", replace(settings, s0=s0))
+        draws = [adapted.sample((4_000,), x, seed=seed) for seed in range(6)]
+        off = torch.stack([(theta.mean(0) - exact.mean) / exact.stddev for theta in draws])
+        errors[s0] = float(off.square().mean().sqrt())
+    assert errors[0.0] < 0.06  # the standard error of 4,000 draws is 0.016
+    assert errors[0.0] < errors[0.8] / 2
 
 
 def test_noise_level_is_lowered_where_transport_does_not_reach():

@@ -1,8 +1,9 @@
 """`method="auto"`: which method, and why, in one sentence.
 
 Transport where the change is Gaussian and the base can express it from noise to data (as exact as the base, and free);
-rejuvenation otherwise, tempered where one resampling step keeps too little weight. (A flat ratio, where there is nothing
-to do, is seen before: `reprior.adapt`.)
+rejuvenation otherwise, tempered where one resampling step keeps too little weight. So too where transport must start at
+low noise: a Gaussian would have to stand in for the noisy posterior there, and rejuvenation starts from a resampled pool
+instead, with the same transport below. (A flat ratio, where there is nothing to do, is seen before: `reprior.adapt`.)
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Generator, Tensor
 
 from reprior import priors
 from reprior.change import PriorChange
-from reprior.diffusion.sampler import Sampler, chunked
+from reprior.diffusion.sampler import LOW_START, Sampler, chunked
 from reprior.guidance.quadratic import Quadratic
 from reprior.guidance.transport import Transported, TransportGuidance, largest_noise, quadratics_of, why_not
 from reprior.posterior import Posterior
@@ -43,7 +44,7 @@ def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tenso
     if not reason and ess < ENOUGH and _cuts(change, seed):
         reason = "most of the posterior lies outside the bounds of the target prior"
     if not reason:
-        reason = _refusal(posterior, change, seed, observed)
+        reason = _refusal(posterior, change, seed, observed) or _low_start(posterior, quadratics)
         if not reason:
             what = "a Gaussian change" if quadratics and len(quadratics) == 1 else "a mixture of Gaussian changes"
             if quadratics and all(float(q.L.abs().max() + q.h.abs().max()) < FLAT for q in quadratics):
@@ -117,6 +118,16 @@ def _refusal(posterior: Posterior, change: PriorChange, seed: int, observed: Ten
     if len(refused) <= OBSERVATIONS / 2:  # the few are drawn by rejuvenation
         return ""
     return next(iter(refused.values())).split(": ", 1)[1].split(". ", 1)[0]
+
+
+def _low_start(posterior: Posterior, quadratics: list[Quadratic] | None) -> str:
+    """Why a single transport, which need not refuse, has no good start; empty if it has one."""
+    if quadratics is None or len(quadratics) > 1:
+        return ""
+    top = largest_noise(quadratics[0])
+    if top >= min(posterior.base.s_max, LOW_START):
+        return ""
+    return f"it could start no higher than at noise {top:.3g} (standardised units), where a resampled pool is the better start"
 
 
 def _typical(simulations: Simulations, change: PriorChange, generator: Generator, observed: Tensor | None) -> Tensor:

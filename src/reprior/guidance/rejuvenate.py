@@ -9,7 +9,9 @@ The guidance below s0 is transport where log r is quadratic and the base can exp
 learned ratio if one is given. Where log r is not quadratic and little of the pool would be left, transport takes over
 a Gaussian part of the change, and the rest is made as before, on the transported base. s0 is as large as the
 resampling needs (a pool of few effective members must be melted further), and no larger than the guidance is valid:
-s0^2 |Hessian of log r| about 1/2 for the anchor.
+s0^2 |Hessian of log r| about 1/2 for the anchor. The mean of a pool of m effective members of width w is off by w / sqrt(m), and
+a process that starts from it at noise s0 keeps 1 / sqrt(1 + (s0 / w)^2) of that; transport, exact at every noise it allows, starts
+high enough to leave next to nothing of it.
 
 Where log r has no gradient, or q's bounds cut the posterior, the noisy pool is denoised without guidance (or by
 transport), and each move is accepted or not by what is left of r (`reprior.guidance.metropolis`): a draw that ends
@@ -47,6 +49,7 @@ LOW = 0.3  # ESS/N below which it is tried whether transport can take over a par
 GAIN = 2.0  # and how much of it that must gain
 REFITS, PROBE = 5, 2_000  # how often such a part is fitted, to so many draws
 AGAIN = 5  # how often more are drawn where that was not enough
+LEFT = 0.03  # of a posterior standard deviation: what may be left of the error of a resampled pool's mean
 
 
 @dataclass(frozen=True)
@@ -228,7 +231,7 @@ class RejuvenateGuidance(Guidance):
             spread = _spread(pool, members)
             # What a step keeps still descends from few members of the first pool, unless noise melts them together.
             ess = min(metrics.ess(members), metrics.ess(power * first))
-            s0 = self._level(denoiser, how, pool[index[:64]], spread, ess * len(pool), power)
+            s0 = self._level(denoiser, how, walks, pool[index[:64]], spread, ess * len(pool), power)
             if walks:
                 pool, s0, accepted = self._walk(denoiser, how, pool[index], least, s0, power, generator)
                 told = {"accepted": accepted, "duplicates": len(pool) - len(pool.unique(dim=0))}
@@ -259,16 +262,27 @@ class RejuvenateGuidance(Guidance):
             how = "anchor"
         return "metropolis" if cut and how == "anchor" and self.settings.below == "choose" else how
 
-    def _level(self, denoiser: Denoiser, how: str, some: Tensor, spread: Tensor, members: float, power: float) -> float:
+    def _level(
+        self,
+        denoiser: Denoiser,
+        how: str,
+        walks: bool,
+        some: Tensor,
+        spread: Tensor,
+        members: float,
+        power: float,
+    ) -> float:
         """s0: what the resampling needs, within what the guidance allows."""
         most = self._limit(denoiser, how, some, power)
         if self.settings.s0 > 0:
             return min(self.settings.s0, most) if how == "transport" else self.settings.s0
         width = float(spread.mean())
-        d = some.shape[1]
+        members, d = max(members, 2.0), some.shape[1]
         # Silverman's width for that many effective members, doubled: the reverse process undoes what it blurs.
-        need = 2 * width * max(members, 2.0) ** (-1 / (d + 4))
-        return max(min(need, most, 2 * width), 5 * denoiser.s_min)
+        need = min(2 * width * members ** (-1 / (d + 4)), 2 * width)
+        if how == "transport" and not walks:  # exact at any noise it allows: enough of it to forget who was resampled
+            need = max(need, width * math.sqrt(max(1 / (members * LEFT**2) - 1, 0.0)))
+        return max(min(need, most), 5 * denoiser.s_min)
 
     def _limit(self, denoiser: Denoiser, how: str, some: Tensor, power: float) -> float:
         if how == "transport":
