@@ -307,3 +307,15 @@ def test_mixture_has_no_single_denoiser():
     guidance = TransportGuidance(make_change(PRIOR, mixture(), SCALE, 0), "full")
     with pytest.raises(InputError, match="drawn component by component"):
         guidance.guide(POSTERIOR.condition(X), generator())
+
+
+@pytest.mark.parametrize("dim", [4, 10])
+def test_largest_noise_of_a_shift_does_not_hang_on_rounding(dim):
+    none = torch.zeros(dim, dim, dtype=torch.float64)
+    h = torch.full((dim,), 0.3, dtype=torch.float64)
+    exact = largest_noise(Quadratic(none, h, 0.0, 0.0))
+    for seed in range(3):
+        noise = 1e-8 * torch.randn(dim, dim, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        assert largest_noise(Quadratic(noise + noise.T, h, 0.0, 0.0)) == pytest.approx(exact)
+    # s^2 h <= 4 sqrt(1 + s^2), on the grid of levels
+    assert 0.3 * exact**2 <= 4 * math.sqrt(1 + exact**2) < 0.3 * (1.07 * exact) ** 2

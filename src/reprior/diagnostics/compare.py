@@ -142,6 +142,9 @@ def partners(adapted: AdaptedPosterior, ess: float) -> tuple[list[tuple[str, Gui
         settings = replace(own.settings, pool=min(OTHER_POOL, own.settings.pool), ess=0.3, stages=24)
         smaller = RejuvenateGuidance(change, noise, settings, own.learned)
         found: list[tuple[str, Guidance]] = [("rejuvenate in smaller steps", smaller)]
+        if own.below == "anchor":  # the same anchor in smaller steps shares its errors
+            moves = RejuvenateGuidance(change, noise, replace(settings, below="metropolis"))
+            found.insert(0, ("moves that are accepted by q/p", moves))
         if not why_not(quadratics_of(change), noise):
             found.insert(0, ("transport", TransportGuidance(change, noise)))
         return found, ""

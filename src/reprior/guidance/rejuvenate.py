@@ -9,13 +9,14 @@ The guidance below s0 is transport where log r is quadratic and the base can exp
 learned ratio if one is given. Where log r is not quadratic and little of the pool would be left, transport takes over
 a Gaussian part of the change, and the rest is made as before, on the transported base. s0 is as large as the
 resampling needs (a pool of few effective members must be melted further), and no larger than the guidance is valid:
-s0^2 |Hessian of log r| about 1/2 for the anchor. The mean of a pool of m effective members of width w is off by w / sqrt(m), and
-a process that starts from it at noise s0 keeps 1 / sqrt(1 + (s0 / w)^2) of that; transport, exact at every noise it allows, starts
-high enough to leave next to nothing of it.
+s0^2 |Hessian of log r| about 1/2 for the anchor. The mean of a resampled pool, sum W theta, is off by e with
+e^2 = sum W^2 (theta - mean)^2, and a process that starts from it at noise s0 keeps 1 / sqrt(1 + (s0 / w)^2) of that, w the
+width; transport, exact at every noise it allows, starts high enough to leave next to nothing of it.
 
-Where log r has no gradient, or q's bounds cut the posterior, the noisy pool is denoised without guidance (or by
-transport), and each move is accepted or not by what is left of r (`reprior.guidance.metropolis`): a draw that ends
-outside must not be dropped, or the edge would be emptied.
+Where log r has no gradient, q's bounds cut the posterior, or log r is far more curved in one part of it than in another (a
+spike on a slab, the core of a heavy-tailed q), the noisy pool is denoised without guidance (or by transport), and each move
+is accepted or not by what is left of r (`reprior.guidance.metropolis`): a draw that ends outside must not be dropped, or the
+edge would be emptied, and one noise level does not suit an anchor in both parts.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from torch import Generator, Tensor
 
 from reprior import metrics
 from reprior.change import PriorChange
-from reprior.diffusion.denoiser import Denoiser
+from reprior.diffusion.denoiser import STEP, Denoiser
 from reprior.diffusion.sampler import ROWS, Sampler, chunked, randn, run
 from reprior.errors import InputError, RefusedError
 from reprior.guidance.anchor import AnchorGuided, precision_of
@@ -50,6 +51,9 @@ GAIN = 2.0  # and how much of it that must gain
 REFITS, PROBE = 5, 2_000  # how often such a part is fitted, to so many draws
 AGAIN = 5  # how often more are drawn where that was not enough
 LEFT = 0.03  # of a posterior standard deviation: what may be left of the error of a resampled pool's mean
+UNEVEN = 4.0  # how many times more curved log r may be elsewhere than it typically is, for an anchor
+MISSED = 0.002  # the share of q(theta | x) that a Gaussian part of the change may leave out of reach
+FINER = 2  # times as many steps, where a move is a draw of the reverse process: its SDE needs more than the ODE
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class RejuvenateSettings:
         pool: the number of base draws.
         s0: the noise level, in standardised units (lowered where transport does not reach that far); 0 chooses it
             from the ESS and the curvature of log r.
-        steps: sampler steps from s0 down.
+        steps: the least number of sampler steps from s0 down (more from a high s0, twice as many where moves are accepted
+            or not).
         below: what guides below s0: "choose" (transport if exact, else the anchor, else accept or not), "transport",
             "anchor", "metropolis" (accept or not), or "learned" (a ratio that is trained first, by nre with its
             defaults; tempered steps before the last are the anchor's).
@@ -89,25 +94,30 @@ class RejuvenateSettings:
 
 
 def curvature(change: PriorChange, quadratic: Quadratic, theta: Tensor) -> float:
-    """The largest |eigenvalue| of the Hessian of log r that is typical (the median over some of the draws).
+    """The largest |eigenvalue| of the Hessian of log r that is typical: the median over some of the draws.
 
     Arguments:
         theta: standardised draws, with shape (n, D).
     """
+    return float(curvatures(change, quadratic, theta[:64]).median())
+
+
+def curvatures(change: PriorChange, quadratic: Quadratic, theta: Tensor) -> Tensor:
+    """The largest |eigenvalue| of the Hessian of log r at each of some draws, with shape (n, D): shape (n,)."""
     if quadratic.exact:
-        return float(torch.linalg.eigvalsh(quadratic.L).abs().max())
+        return torch.linalg.eigvalsh(quadratic.L).abs().max().expand(len(theta))
     d = len(quadratic.h)
     with torch.enable_grad():
-        z = theta[:64, :d].detach().clone().requires_grad_(True)
+        z = theta[:, :d].detach().clone().requires_grad_(True)
         (slope,) = torch.autograd.grad(change(z).sum(), z, create_graph=True)
+        if not slope.requires_grad:  # log r is linear: no curvature
+            return torch.zeros(len(z))
         rows = []
         for i in range(d):
-            if not slope.requires_grad:  # log r is linear: no curvature
-                return 0.0
             (row,) = torch.autograd.grad(slope[:, i].sum(), z, retain_graph=True, allow_unused=True)
             rows.append(torch.zeros_like(z) if row is None else row)
     hessian = torch.stack(rows, 1).nan_to_num(nan=0.0)
-    return float(torch.linalg.eigvalsh((hessian + hessian.transpose(1, 2)) / 2).abs().amax(-1).median())
+    return torch.linalg.eigvalsh((hessian + hessian.transpose(1, 2)) / 2).abs().amax(-1)
 
 
 class RejuvenateGuidance(Guidance):
@@ -180,8 +190,9 @@ class RejuvenateGuidance(Guidance):
 
         Returns: the guidance for the rest, the transported denoiser, its pool, and the log weights of that; or None.
         """
-        first = log_w = _weights(log_w)
-        ess = best = metrics.ess(first)
+        first, first_pool = _weights(log_w), pool
+        log_w, ess = first, metrics.ess(first)
+        best = ess
         if self.settings.below != "choose" or self.below == "transport" or self.quadratic.exact or ess > LOW:
             return None
         d, found, log_r = len(self.quadratic.h), None, first
@@ -206,18 +217,23 @@ class RejuvenateGuidance(Guidance):
             return None
         moved, rest = found
         pool = chunked(moved, self.settings.pool, steps, generator)[:, 0]
-        return RejuvenateGuidance(rest, self.noise, self.settings), moved, pool, rest.log_w(pool, least).cpu()
+        left = rest.log_w(pool, least).cpu()
+        # A part with lighter tails than q leaves weights that grow without bound out there, where its draws do not go.
+        beyond = _weights(rest.log_w(first_pool, least).cpu()) > _weights(left).max()
+        if float(torch.softmax(first, 0)[beyond].sum()) > MISSED:
+            return None
+        return RejuvenateGuidance(rest, self.noise, self.settings), moved, pool, left
 
     def _move(
         self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, least: Tensor, n: int, generator: Generator
     ) -> tuple[Tensor, dict[str, Any]]:
         """From a pool of p(theta | x), with shape (pool, D), to n draws of q(theta | x), and what there is to say."""
         power, stages, s0, told = 0.0, 0, 0.0, {}
-        source = members = pool
+        source = members = root = pool
         precision = precision_of(pool.unsqueeze(1), len(self.quadratic.h))  # of p(theta | x)
         first = log_w = _weights(log_w)
         cut = bool((self.change(pool) == -torch.inf).any())
-        how = self._how(denoiser, cut)
+        how = self._how(denoiser, pool, first, cut)
         walks = how == "metropolis" or (cut and how == "transport")  # moves are accepted or not: none ends outside
         some = not bool(torch.isfinite(first).all())  # cut, or a few draws beyond all that the base has learned
         spare = int(SPARE * n) + 10 if some and not walks else 0
@@ -231,7 +247,10 @@ class RejuvenateGuidance(Guidance):
             spread = _spread(pool, members)
             # What a step keeps still descends from few members of the first pool, unless noise melts them together.
             ess = min(metrics.ess(members), metrics.ess(power * first))
-            s0 = self._level(denoiser, how, walks, pool[index[:64]], spread, ess * len(pool), power)
+            error = torch.maximum(_mean_error(pool, members), _mean_error(root, power * first))
+            d = len(self.quadratic.h)
+            need = self._forget(spread[:d], error[:d]) if how == "transport" and not walks else 0.0
+            s0 = self._level(denoiser, how, pool[index[:64]], spread, ess * len(pool), power, need)
             if walks:
                 pool, s0, accepted = self._walk(denoiser, how, pool[index], least, s0, power, generator)
                 told = {"accepted": accepted, "duplicates": len(pool) - len(pool.unique(dim=0))}
@@ -249,39 +268,48 @@ class RejuvenateGuidance(Guidance):
             inside = torch.cat([inside, pool[torch.isfinite(self.change.log_w(pool, least))]])
         return torch.cat([inside, outside])[:n], {"s0": s0, "stages": stages, "below": how, **told}
 
-    def _how(self, denoiser: Denoiser, cut: bool) -> str:
+    def _how(self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, cut: bool) -> str:
         """What guides below s0.
 
         Arguments:
             denoiser: the base with one bound observation.
+            pool: its draws, with shape (n, D).
+            log_w: their log weights, with shape (n,).
             cut: whether q has no mass in a part of the posterior: an anchor that was not asked for is no guide there.
         """
         predicted = denoiser.dim > len(self.quadratic.h)
         how = self.below
         if how == "transport" and why_not([self.quadratic], self.noise, predicted):  # one noise for theta and x
             how = "anchor"
-        return "metropolis" if cut and how == "anchor" and self.settings.below == "choose" else how
+        if how != "anchor" or self.settings.below != "choose":
+            return how
+        return "metropolis" if cut or self._uneven(pool, log_w) else how
+
+    def _uneven(self, pool: Tensor, log_w: Tensor) -> bool:
+        """Whether log r is far more curved in one part of the posterior than it is where the first step goes."""
+        first = largest_step(log_w, 1.0, self.settings.ess) * log_w
+        here, there = (
+            curvatures(self.change, self.quadratic, pool[_typical_members(w, 64)].to(pool)) for w in (first, log_w)
+        )
+        sharp = max(float(here.quantile(0.95)), float(there.median()))
+        return sharp > UNEVEN * float(here.median())
+
+    @staticmethod
+    def _forget(spread: Tensor, error: Tensor) -> float:
+        """The noise at which no parameter's mean keeps more than LEFT of a width of its error; arguments (D,)."""
+        return float((spread * ((error / (LEFT * spread)).square() - 1).clamp(min=0).sqrt()).max())
 
     def _level(
-        self,
-        denoiser: Denoiser,
-        how: str,
-        walks: bool,
-        some: Tensor,
-        spread: Tensor,
-        members: float,
-        power: float,
+        self, denoiser: Denoiser, how: str, some: Tensor, spread: Tensor, members: float, power: float, need: float
     ) -> float:
-        """s0: what the resampling needs, within what the guidance allows."""
+        """s0: what the resampling needs, and at least ``need``, within what the guidance allows."""
         most = self._limit(denoiser, how, some, power)
         if self.settings.s0 > 0:
             return min(self.settings.s0, most) if how == "transport" else self.settings.s0
         width = float(spread.mean())
-        members, d = max(members, 2.0), some.shape[1]
+        d = some.shape[1]
         # Silverman's width for that many effective members, doubled: the reverse process undoes what it blurs.
-        need = min(2 * width * members ** (-1 / (d + 4)), 2 * width)
-        if how == "transport" and not walks:  # exact at any noise it allows: enough of it to forget who was resampled
-            need = max(need, width * math.sqrt(max(1 / (members * LEFT**2) - 1, 0.0)))
+        need = max(need, min(2 * width * max(members, 2.0) ** (-1 / (d + 4)), 2 * width))
         return max(min(need, most), 5 * denoiser.s_min)
 
     def _limit(self, denoiser: Denoiser, how: str, some: Tensor, power: float) -> float:
@@ -310,7 +338,7 @@ class RejuvenateGuidance(Guidance):
     ) -> Tensor:
         """A noisy pool, denoised with guidance."""
         guided = self._guided(denoiser, how, precision, power, generator)
-        sampler = Sampler(steps=self.settings.steps)
+        sampler = Sampler(steps=max(self.settings.steps, math.ceil(math.log(s0 / denoiser.s_min) / STEP)))
         parts = []
         for part in pool.split(ROWS):
             z = (part + s0 * randn(part, generator)).unsqueeze(1)
@@ -328,7 +356,7 @@ class RejuvenateGuidance(Guidance):
             return torch.where(log_w > -torch.inf, 0.0, log_w) if exact else power * log_w
 
         kernel = Transported(denoiser, self.quadratic.scaled(power)) if exact else denoiser
-        return sweep(kernel, pool, weigh, s0, self.settings.steps, self.settings.sweeps, generator)
+        return sweep(kernel, pool, weigh, s0, FINER * self.settings.steps, self.settings.sweeps, generator)
 
     def config(self) -> dict[str, Any]:
         own = {"settings": asdict(self.settings)}
@@ -349,3 +377,15 @@ def _spread(pool: Tensor, log_w: Tensor) -> Tensor:
     w = torch.softmax(log_w, 0).to(pool).unsqueeze(-1)
     mean = (w * pool).sum(0)
     return (w * (pool - mean) ** 2).sum(0).sqrt().clamp(min=1e-4)
+
+
+def _mean_error(pool: Tensor, log_w: Tensor) -> Tensor:
+    """The standard error of the weighted mean of a pool, with shape (D,)."""
+    w = torch.softmax(log_w, 0).to(pool).unsqueeze(-1)
+    return (w * (pool - (w * pool).sum(0))).square().sum(0).sqrt()
+
+
+def _typical_members(log_w: Tensor, n: int) -> Tensor:
+    """n members of a pool, evenly spread over its weights."""
+    total = torch.softmax(log_w.double(), 0).cumsum(0)
+    return torch.searchsorted(total, (torch.arange(n, dtype=torch.float64) + 0.5) / n).clamp(max=len(log_w) - 1)

@@ -83,15 +83,17 @@ class Transported(Wrapped):
 def largest_noise(quadratic: Quadratic) -> float:
     """The largest noise at which S^-1 + L is positive and z' stays where the base was trained."""
     values, vectors = torch.linalg.eigh(quadratic.L)
-    h = (vectors.T @ quadratic.h).abs()
+    h = vectors.T @ quadratic.h
     lowest = float(values.min())
     ceiling = MARGIN / math.sqrt(-lowest) if lowest < 0 else math.inf
     for s in torch.logspace(2, -3, 200, dtype=torch.float64).tolist():
         if s >= ceiling:
             continue
         var = 1 / (1 / s**2 + values)
-        # z' = S'(S^-1 z + h): its part that does not shrink with z is S' h, against the spread it was trained for.
-        if bool((var * h <= FAR * torch.sqrt(1 + var)).all()):
+        # z' = S'(S^-1 z + h): its part that does not shrink with z is S' h, against the spread it was trained for. In the
+        # axes of the parameters: those of L are rounding where it has equal eigenvalues.
+        shift, spread = vectors @ (var * h), vectors.square() @ var
+        if bool((shift.abs() <= FAR * torch.sqrt(1 + spread)).all()):
             return s
     return 1e-3
 
