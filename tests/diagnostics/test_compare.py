@@ -7,12 +7,13 @@ import math
 import pytest
 import torch
 from exact import gaussian_posterior
-from torch.distributions import MultivariateNormal
+from torch.distributions import Independent, MultivariateNormal, StudentT
 
 import reprior
 from reprior.diagnostics.compare import against_reweighted, agreement, correction_ess, weighted_c2st
 from reprior.diagnostics.draws import Scene, make_scene
 from reprior.distance import x_distance
+from reprior.guidance.rejuvenate import RejuvenateSettings
 
 X = torch.tensor([[0.4, -0.2]])
 
@@ -78,6 +79,17 @@ def test_where_transport_cannot_the_second_method_takes_smaller_steps(posterior)
     found = agreement(adapted, scene_of(adapted), 2)
     assert "smaller steps" in found.note
     assert found.value < 0.55
+
+
+def test_an_anchor_is_compared_with_another_kernel(posterior):
+    # A narrow core with heavy tails in tempered steps: the anchor loses the tails, also in smaller steps.
+    narrow = Independent(StudentT(2.0, torch.full((2,), 1.5), torch.full((2,), 0.05)), 1)
+    wrong = reprior.adapt(posterior, narrow, "rejuvenate", RejuvenateSettings(below="anchor", s0=0.2))
+    found = agreement(wrong, scene_of(wrong), 2)
+    assert "moves that are accepted" in found.note
+    assert found.value > 0.57
+    right = reprior.adapt(posterior, narrow)
+    assert agreement(right, scene_of(right), 2).value < 0.57
 
 
 def test_correction_is_even_for_exact_guidance_only(posterior):
