@@ -28,8 +28,9 @@ from reprior.change import make_change
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance import rejuvenate
+from reprior.guidance.pools import curvature, mean_error, spread_of
 from reprior.guidance.quadratic import find_quadratic
-from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings, _mean_error, _spread, curvature
+from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
 from reprior.guidance.transport import largest_noise
 from reprior.weights import largest_step
 
@@ -221,7 +222,7 @@ def test_standard_error_of_a_weighted_mean():
     pools = torch.randn(300, 2_000, 1, generator=generator())
     log_w = 1.5 * pools[..., 0]
     means = torch.stack([(torch.softmax(w, 0) @ pool) for pool, w in zip(pools, log_w, strict=True)])
-    told = torch.stack([_mean_error(pool, w) for pool, w in zip(pools, log_w, strict=True)])
+    told = torch.stack([mean_error(pool, w) for pool, w in zip(pools, log_w, strict=True)])
     assert float(told.square().mean().sqrt()) == pytest.approx(float(means.std()), rel=0.12)  # 300 pools: 4 %, tails
 
 
@@ -254,7 +255,7 @@ def test_noise_level_is_lowered_where_transport_does_not_reach():
 def test_spread_is_weighted():
     pool = torch.tensor([[0.0], [1.0], [100.0]])
     log_w = torch.tensor([0.0, math.log(3.0), -torch.inf])
-    assert float(_spread(pool, log_w)) == pytest.approx(math.sqrt(0.25 * 0.75), rel=1e-5)
+    assert float(spread_of(pool, log_w)) == pytest.approx(math.sqrt(0.25 * 0.75), rel=1e-5)
 
 
 # --- what guides below, and refusals ---------------------------------------------------------------------------------

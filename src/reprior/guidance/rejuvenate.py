@@ -37,11 +37,12 @@ from reprior.guidance.anchor import AnchorGuided, precision_of
 from reprior.guidance.guidance import Guidance
 from reprior.guidance.importance import check_mass, systematic
 from reprior.guidance.metropolis import sweep
-from reprior.guidance.quadratic import Quadratic, find_quadratic, local_part
+from reprior.guidance.pools import curvature, curvatures, mean_error, spread_of, typical_members
+from reprior.guidance.quadratic import find_quadratic, local_part
 from reprior.guidance.transport import START, Transported, largest_noise, why_not
 from reprior.weights import largest_step
 
-__all__ = ["RejuvenateGuidance", "RejuvenateSettings", "curvature"]
+__all__ = ["RejuvenateGuidance", "RejuvenateSettings"]
 
 BELOW = ("choose", "transport", "anchor", "metropolis", "learned")
 POOL_STEPS = 32  # what is noised and denoised again gains nothing from a finer pool
@@ -91,33 +92,6 @@ class RejuvenateSettings:
                 "rejuvenate needs pool >= 100, s0 >= 0, steps >= 2, sweeps >= 1, 0 < ess < 1, stages >= 1; "
                 f"got {asdict(self)}"
             )
-
-
-def curvature(change: PriorChange, quadratic: Quadratic, theta: Tensor) -> float:
-    """The largest |eigenvalue| of the Hessian of log r that is typical: the median over some of the draws.
-
-    Arguments:
-        theta: standardised draws, with shape (n, D).
-    """
-    return float(curvatures(change, quadratic, theta[:64]).median())
-
-
-def curvatures(change: PriorChange, quadratic: Quadratic, theta: Tensor) -> Tensor:
-    """The largest |eigenvalue| of the Hessian of log r at each of some draws, with shape (n, D): shape (n,)."""
-    if quadratic.exact:
-        return torch.linalg.eigvalsh(quadratic.L).abs().max().expand(len(theta))
-    d = len(quadratic.h)
-    with torch.enable_grad():
-        z = theta[:, :d].detach().clone().requires_grad_(True)
-        (slope,) = torch.autograd.grad(change(z).sum(), z, create_graph=True)
-        if not slope.requires_grad:  # log r is linear: no curvature
-            return torch.zeros(len(z))
-        rows = []
-        for i in range(d):
-            (row,) = torch.autograd.grad(slope[:, i].sum(), z, retain_graph=True, allow_unused=True)
-            rows.append(torch.zeros_like(z) if row is None else row)
-    hessian = torch.stack(rows, 1).nan_to_num(nan=0.0)
-    return torch.linalg.eigvalsh((hessian + hessian.transpose(1, 2)) / 2).abs().amax(-1)
 
 
 class RejuvenateGuidance(Guidance):
@@ -244,10 +218,10 @@ class RejuvenateGuidance(Guidance):
             kept = n + spare if power == 1 else len(pool)
             members = rise * log_w
             index = systematic(members, kept, generator)
-            spread = _spread(pool, members)
+            spread = spread_of(pool, members)
             # What a step keeps still descends from few members of the first pool, unless noise melts them together.
             ess = min(metrics.ess(members), metrics.ess(power * first))
-            error = torch.maximum(_mean_error(pool, members), _mean_error(root, power * first))
+            error = torch.maximum(mean_error(pool, members), mean_error(root, power * first))
             d = len(self.quadratic.h)
             need = self._forget(spread[:d], error[:d]) if how == "transport" and not walks else 0.0
             s0 = self._level(denoiser, how, pool[index[:64]], spread, ess * len(pool), power, need)
@@ -289,7 +263,7 @@ class RejuvenateGuidance(Guidance):
         """Whether log r is far more curved in one part of the posterior than it is where the first step goes."""
         first = largest_step(log_w, 1.0, self.settings.ess) * log_w
         here, there = (
-            curvatures(self.change, self.quadratic, pool[_typical_members(w, 64)].to(pool)) for w in (first, log_w)
+            curvatures(self.change, self.quadratic, pool[typical_members(w, 64)].to(pool)) for w in (first, log_w)
         )
         sharp = max(float(here.quantile(0.95)), float(there.median()))
         return sharp > UNEVEN * float(here.median())
@@ -370,22 +344,3 @@ class RejuvenateGuidance(Guidance):
 def _weights(log_w: Tensor) -> Tensor:
     """Log weights with -inf for what is no number."""
     return log_w.nan_to_num(nan=-torch.inf, neginf=-torch.inf)
-
-
-def _spread(pool: Tensor, log_w: Tensor) -> Tensor:
-    """The weighted standard deviation of a pool, with shape (D,)."""
-    w = torch.softmax(log_w, 0).to(pool).unsqueeze(-1)
-    mean = (w * pool).sum(0)
-    return (w * (pool - mean) ** 2).sum(0).sqrt().clamp(min=1e-4)
-
-
-def _mean_error(pool: Tensor, log_w: Tensor) -> Tensor:
-    """The standard error of the weighted mean of a pool, with shape (D,)."""
-    w = torch.softmax(log_w, 0).to(pool).unsqueeze(-1)
-    return (w * (pool - (w * pool).sum(0))).square().sum(0).sqrt()
-
-
-def _typical_members(log_w: Tensor, n: int) -> Tensor:
-    """n members of a pool, evenly spread over its weights."""
-    total = torch.softmax(log_w.double(), 0).cumsum(0)
-    return torch.searchsorted(total, (torch.arange(n, dtype=torch.float64) + 0.5) / n).clamp(max=len(log_w) - 1)
