@@ -328,3 +328,14 @@ def test_scipy_without_parameters_and_density_estimates_are_named():
         priors.as_prior([st.lognorm])
     with pytest.raises(InputError, match="pass the samples themselves"):
         priors.as_prior(st.gaussian_kde(np.random.default_rng(0).normal(size=(2, 50))))
+
+
+def test_one_parameter_of_sbi():
+    # sbi wraps a distribution of batch shape (1,) and sums over that axis itself.
+    wrapped = process_prior(td.Normal(torch.tensor([1.0]), torch.tensor([2.0])))[0]
+    prior = priors.as_prior(wrapped)
+    theta = priors.sample(prior, 5, seed=0)
+    assert theta.shape == (5, 1)
+    exact = td.Normal(1.0, 2.0).log_prob(theta[:, 0])
+    assert torch.allclose(priors.log_prob(prior, theta), exact)
+    assert priors.to_dict(prior) == priors.to_dict(priors.as_prior(td.Normal(torch.tensor([1.0]), torch.tensor([2.0]))))

@@ -66,7 +66,8 @@ def warned(info: Info, simulations: Simulations | None, scale: Standardizer, x: 
             "extrapolates there (reprior.diagnose looks closer)"
         )
     if info.rejected > MANY:
+        cut = "the target prior cuts off most of the base posterior, or " if info.why else ""  # a base gives no reason
         told.append(
-            f"{100 * info.rejected:.0f} % of the draws fell outside the support: the base does not fit this observation"
+            f"{100 * info.rejected:.0f} % of the draws fell outside the support: {cut}the base does not fit this observation"
         )
     return replace(info, warnings=tuple(told))

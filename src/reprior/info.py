@@ -17,7 +17,7 @@ class Info:
         n: the number of samples per observation.
         observations: the number of observations.
         seconds: the time it took.
-        rejected: the fraction of draws that fell outside the prior's support and were drawn again.
+        rejected: the fraction of draws that fell outside the support (of the prior, or of the target prior) and were drawn again.
         why: one sentence: why this method.
         warnings: what the caller should know, in plain words.
         details: figures of the method (ESS/N, k-hat, duplicates, ...), each a number or a list of one per observation.

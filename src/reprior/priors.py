@@ -125,6 +125,8 @@ def as_prior(prior: Any) -> Any:
     """
     if isinstance(prior, (list, tuple)):
         return Product(prior)
+    if type(prior).__name__ == "OneDimPriorWrapper" and hasattr(prior, "prior"):  # it hides a batch shape of its own
+        return as_prior(prior.prior)
     if isinstance(prior, td.Distribution):
         if len(prior.event_shape) == 1 and len(prior.batch_shape) == 0:
             return _differentiable(prior)

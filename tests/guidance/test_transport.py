@@ -33,6 +33,8 @@ from reprior.guidance.transport import (
     quadratics_of,
     why_not,
 )
+from reprior.posterior import Posterior, Scales
+from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
 C = 0.3
@@ -319,3 +321,22 @@ def test_largest_noise_of_a_shift_does_not_hang_on_rounding(dim):
         assert largest_noise(Quadratic(noise + noise.T, h, 0.0, 0.0)) == pytest.approx(exact)
     # s^2 h <= 4 sqrt(1 + s^2), on the grid of levels
     assert 0.3 * exact**2 <= 4 * math.sqrt(1 + exact**2) < 0.3 * (1.07 * exact) ** 2
+
+
+def test_where_bounds_cut_nearly_all_away_the_fallback_draws():
+    # Uniform over Uniform: one cut for all x, hardly felt at 2 and nearly everything at 3.9.
+    prior = Independent(Uniform(torch.zeros(1), torch.full((1,), 4.0)), 1)
+    theta = reprior.priors.sample(prior, 2_000, seed=0)
+    base, unit = GaussianBase(100.0 * torch.eye(1), 0.25), Standardizer(torch.zeros(1), torch.ones(1))
+    posterior = Posterior(base, Scales(unit, unit), prior, Simulations(theta, theta + 0.5, prior, ("a",)), ("a",))
+    adapted = reprior.adapt(posterior, Uniform(torch.ones(1), torch.full((1,), 2.5)))
+    assert adapted.method == "transport"
+    for x, drawn_by in ((2.0, None), (3.9, True)):
+        draws, info = adapted.sample((4_000,), torch.tensor([x]), seed=0, return_info=True)
+        assert info.details.get("drawn_by_rejuvenate") == drawn_by
+        grid = torch.linspace(1, 2.5, 5_001, dtype=torch.float64)
+        weight = torch.softmax(-((grid - x / 1.0025) ** 2) / 0.5, 0)
+        mean = float(weight @ grid)
+        sd = float((weight @ (grid - mean) ** 2).sqrt())
+        assert float(draws.mean()) == pytest.approx(mean, abs=0.1 * sd)
+        assert float(draws.std()) == pytest.approx(sd, rel=0.08)

@@ -223,7 +223,12 @@ class RejuvenateGuidance(Guidance):
             ess = min(metrics.ess(members), metrics.ess(power * first))
             error = torch.maximum(mean_error(pool, members), mean_error(root, power * first))
             d = len(self.quadratic.h)
-            need = self._forget(spread[:d], error[:d]) if how == "transport" and not walks else 0.0
+            if (
+                walks
+            ):  # long moves, which low acceptance shortens: many short ones follow the base's least certain score
+                need = float(spread[:d].mean())
+            else:
+                need = self._forget(spread[:d], error[:d]) if how == "transport" else 0.0
             s0 = self._level(denoiser, how, pool[index[:64]], spread, ess * len(pool), power, need)
             if walks:
                 pool, s0, accepted = self._walk(denoiser, how, pool[index], least, s0, power, generator)

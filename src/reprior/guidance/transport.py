@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
+from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped, finer
 from reprior.diffusion.sampler import Sampler, chunked
@@ -37,6 +38,8 @@ __all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of",
 FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
 MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
 START = 3.0  # the process must start at this many posterior standard deviations
+INSIDE = 0.1  # the share of a posterior inside q's bounds below which a fallback draws
+SOME = 1_000  # draws of p that tell whether q's bounds cut it
 COMPONENT_DRAWS = 4_000
 COMPONENT_EFFECTIVE = 200  # of these draws that must count for a component, or its weight is found in steps
 COMPONENT_ESS = 0.2  # ESS/N that such a step keeps
@@ -144,6 +147,7 @@ class TransportGuidance(Guidance):
         if reason or quadratics is None:
             raise RefusedError(f"transport cannot make this change of prior: {reason}")
         self.quadratics = quadratics
+        self.cuts = not bool(change.inside(priors.sample(change.prior, SOME, seed=0)).all())
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         if len(self.quadratics) > 1:
@@ -185,6 +189,8 @@ class TransportGuidance(Guidance):
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
         refused = self.refused(denoiser, generator)
+        if self.fallback is not None and self.cuts:
+            refused |= self._cut_away(denoiser, generator)
         if refused and self.fallback is None:
             raise RefusedError(next(iter(refused.values())))
         theta, notes = self._transport(denoiser, n, sampler, generator)
@@ -194,6 +200,12 @@ class TransportGuidance(Guidance):
         if self.fallback is not None and refused:
             notes[f"drawn_by_{self.fallback.name}"] = [k in refused for k in range(denoiser.observations)]
         return theta, notes
+
+    def _cut_away(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
+        """The bound observations of whose posterior q's bounds leave too little to draw again what falls outside."""
+        draws = posterior_draws(denoiser, generator, self.probes)
+        inside = torch.isfinite(self.change(draws[..., : len(self.quadratics[0].h)])).double().mean(0).tolist()
+        return {k: "q's bounds cut it away" for k, share in enumerate(inside) if share < INSIDE}
 
     def config(self) -> dict[str, Any]:
         return {"fallback": "" if self.fallback is None else self.fallback.name}
