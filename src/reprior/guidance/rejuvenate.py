@@ -223,9 +223,7 @@ class RejuvenateGuidance(Guidance):
             ess = min(metrics.ess(members), metrics.ess(power * first))
             error = torch.maximum(mean_error(pool, members), mean_error(root, power * first))
             d = len(self.quadratic.h)
-            if (
-                walks
-            ):  # long moves, which low acceptance shortens: many short ones follow the base's least certain score
+            if walks:  # long moves, shortened where few are accepted: short ones follow the base's least certain score
                 need = float(spread[:d].mean())
             else:
                 need = self._forget(spread[:d], error[:d]) if how == "transport" else 0.0
