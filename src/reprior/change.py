@@ -152,6 +152,10 @@ class PriorChange:
         """Which theta, with shape (*, d), have mass under both p and q."""
         return torch.isfinite(priors.log_prob(self.prior, theta)) & torch.isfinite(self.log_r(theta))
 
+    def cuts(self, seed: int = 0) -> bool:
+        """Whether q has no mass in parts of p's support, by draws of p."""
+        return not bool(self.inside(priors.sample(self.prior, 1_000, seed)).all())
+
 
 def _left(change: PriorChange, part: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
     """What is left of log r, at theta with shape (*, d), without a part of it."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
-from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import LOW_START, Sampler, chunked
 from reprior.guidance.quadratic import Quadratic
@@ -41,7 +40,7 @@ def choose(posterior: Posterior, change: PriorChange, seed: int, observed: Tenso
     ess, told = look(posterior, change, seed, observed)
     quadratics = quadratics_of(change)
     reason = why_not(quadratics, posterior.base.noise, predicted=observed is not None)
-    if not reason and ess < ENOUGH and _cuts(change, seed):
+    if not reason and ess < ENOUGH and change.cuts(seed):
         reason = "most of the posterior lies outside the bounds of the target prior"
     if not reason:
         reason = _refusal(posterior, change, seed, observed) or _low_start(posterior, quadratics)
@@ -69,11 +68,6 @@ def look(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor 
     log_w = change.log_w(chunked(denoiser, DRAWS, Sampler(steps=16), generator)).cpu()
     ess = float(torch.tensor([share(log_w[:, k]) for k in range(len(x))]).median())
     return ess, f"ESS/N of the prior-ratio weights is about {ess:.2g}"
-
-
-def _cuts(change: PriorChange, seed: int) -> bool:
-    """Whether the target prior has no mass in parts of the prior's support."""
-    return not bool(change.inside(priors.sample(change.prior, 1_000, seed)).all())
 
 
 def transport_refused(posterior: Posterior, change: PriorChange, seed: int, observed: Tensor | None = None) -> str:

@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from reprior import priors
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped, finer
 from reprior.diffusion.sampler import Sampler, chunked
@@ -39,7 +38,6 @@ FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
 MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
 START = 3.0  # the process must start at this many posterior standard deviations
 INSIDE = 0.1  # the share of a posterior inside q's bounds below which a fallback draws
-SOME = 1_000  # draws of p that tell whether q's bounds cut it
 COMPONENT_DRAWS = 4_000
 COMPONENT_EFFECTIVE = 200  # of these draws that must count for a component, or its weight is found in steps
 COMPONENT_ESS = 0.2  # ESS/N that such a step keeps
@@ -147,7 +145,7 @@ class TransportGuidance(Guidance):
         if reason or quadratics is None:
             raise RefusedError(f"transport cannot make this change of prior: {reason}")
         self.quadratics = quadratics
-        self.cuts = not bool(change.inside(priors.sample(change.prior, SOME, seed=0)).all())
+        self.cuts = change.cuts()
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         if len(self.quadratics) > 1:
