@@ -16,18 +16,18 @@ from torch import Tensor
 from torch.distributions import Independent, Laplace, MultivariateNormal, Uniform
 
 import reprior
-from reprior import metrics
+from reprior_bench import metrics
 from reprior.adapted import AdaptedPosterior
 from reprior.correction import fix
 from reprior.diffusion.sampler import Sampler
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import InputError, SupportError
-from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.guidance.guidance import Guidance
-from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
-from reprior.guidance.quadratic import find_quadratic
-from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
-from reprior.guidance.transport import Transported
+from reprior.methods.learned.guidance import DensityRatioGuidance, RatioModel, RatioSettings
+from reprior.methods.method import Guidance
+from reprior_bench.methods.priorguide import MonteCarloSettings, PriorGuideSettings
+from reprior.quadratic import find_quadratic
+from reprior.methods.rejuvenate import RejuvenateGuidance, RejuvenateSettings
+from reprior.methods.transport import Transported
 from reprior.networks.ratio import RatioNetworkSettings
 from reprior.posterior import Scales
 from reprior.standardizer import Standardizer

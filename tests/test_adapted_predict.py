@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import reprior
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.guidance.density_ratio import BEST
-from reprior.guidance.importance import SIRSettings
-from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.methods.learned.guidance import BEST
+from reprior.methods.sir import SIRSettings
+from reprior_bench.methods.priorguide import MonteCarloSettings, PriorGuideSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 from reprior.networks.simformer import SimformerSettings
 from reprior.posterior import Posterior
 

@@ -12,10 +12,10 @@ import torch
 from scipy import stats as scipy_stats
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal, Uniform
 
-import reprior.ratio.from_samples
+import reprior.ratio_from_samples
 from reprior import priors
 from reprior.change import PriorChange, make_change, outside_fraction
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import InputError, SupportError
 from reprior.standardizer import Standardizer
 
@@ -36,8 +36,8 @@ def draws(law, n: int, seed: int = 0) -> torch.Tensor:
 def short(monkeypatch):
     """Learns from samples in a second instead of a minute."""
     quick = Training(steps=80, batch=256, learning_rate=3e-3, ema=0.95, evaluate_every=40)
-    learn = functools.partial(reprior.ratio.from_samples.learn_log_ratio, training=quick)
-    monkeypatch.setattr(reprior.ratio.from_samples, "learn_log_ratio", learn)
+    learn = functools.partial(reprior.ratio_from_samples.learn_log_ratio, training=quick)
+    monkeypatch.setattr(reprior.ratio_from_samples, "learn_log_ratio", learn)
 
 
 # --- distributions ---------------------------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 import reprior
-from reprior import cli, tasks
+from reprior import cli
+from reprior_bench import tasks
 
 
 def call(*arguments: str):

@@ -12,18 +12,18 @@ from scipy import stats as scipy_stats
 from torch.distributions import Categorical, Distribution, MixtureSameFamily, MultivariateNormal
 
 import reprior
-import reprior.ratio.from_samples
-from reprior import files, priors
+import reprior.ratio_from_samples
+from reprior import io, priors
 from reprior.diffusion.sampler import Sampler
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import FileFormatError, InputError
 from reprior.guidance import methods
-from reprior.guidance.analytic import AnalyticSettings
-from reprior.guidance.density_ratio import RatioSettings
-from reprior.guidance.importance import SIRSettings
-from reprior.guidance.methods import METHODS
-from reprior.guidance.prior_guide import MonteCarloSettings, PriorGuideSettings
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior_bench.methods.analytic import AnalyticSettings
+from reprior.methods.learned.guidance import RatioSettings
+from reprior.methods.sir import SIRSettings
+from reprior.methods.registry import METHODS
+from reprior_bench.methods.priorguide import MonteCarloSettings, PriorGuideSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.networks.ratio import RatioNetworkSettings
 from reprior.posterior import Posterior, Scales
@@ -145,8 +145,8 @@ def test_mixture_target(posterior, tmp_path):
 
 def test_target_known_by_samples(posterior, tmp_path, monkeypatch):
     quick = Training(steps=6, batch=64, evaluate_every=3, ema=0.5)
-    learn = functools.partial(reprior.ratio.from_samples.learn_log_ratio, training=quick)
-    monkeypatch.setattr(reprior.ratio.from_samples, "learn_log_ratio", learn)
+    learn = functools.partial(reprior.ratio_from_samples.learn_log_ratio, training=quick)
+    monkeypatch.setattr(reprior.ratio_from_samples, "learn_log_ratio", learn)
     adapted = reprior.adapt(posterior, priors.sample(TARGET, 300, 5), "rejuvenate", SETTINGS["rejuvenate"])
     loaded = reprior.load(adapted.save(tmp_path / "s"))
     assert isinstance(loaded, reprior.AdaptedPosterior)
@@ -245,9 +245,9 @@ def test_accepted_mass_outside_is_remembered(posterior, tmp_path):
 
 
 def rewritten(adapted, tmp_path, **changes):
-    file = files.read(adapted.save(tmp_path / "first"), "adapted")
+    file = io.read(adapted.save(tmp_path / "first"), "adapted")
     meta = {k: v for k, v in {**file.meta, **changes}.items() if v != "gone"}
-    return files.write(tmp_path / "second", "adapted", file.tensors, meta)
+    return io.write(tmp_path / "second", "adapted", file.tensors, meta)
 
 
 @pytest.mark.parametrize(
@@ -273,7 +273,7 @@ def test_weights_that_do_not_fit_are_refused(posterior, tmp_path):
 
 
 def test_other_kinds_of_file_are_refused(posterior, tmp_path):
-    path = files.write(tmp_path / "other", "checkpoint", {}, {})
+    path = io.write(tmp_path / "other", "checkpoint", {}, {})
     with pytest.raises(FileFormatError, match="holds 'checkpoint', but 'posterior' or 'adapted' is needed here"):
         reprior.load(path)
     with pytest.raises(FileNotFoundError):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import distributions as td
 
-from reprior import files
+from reprior import io
 from reprior.errors import FileFormatError, InputError
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
@@ -147,12 +147,12 @@ def test_save_and_load(tmp_path):
     sims = Simulations.create(theta, x, prior=PRIOR, parameters=["a", "b"], missing="keep")
     path = sims.save(tmp_path / "sims")
     back = Simulations.load(tmp_path / "sims")
-    assert files.kind_of(path) == "simulations"
+    assert io.kind_of(path) == "simulations"
     assert torch.equal(back.theta, sims.theta)
     assert torch.equal(back.x.nan_to_num(7.0), sims.x.nan_to_num(7.0))
     assert back.parameters == ("a", "b")
     assert torch.equal(back.prior.log_prob(theta), PRIOR.log_prob(theta))
-    files.write(tmp_path / "other", "posterior", {}, {})
+    io.write(tmp_path / "other", "posterior", {}, {})
     with pytest.raises(FileFormatError, match="holds 'posterior'"):
         Simulations.load(tmp_path / "other")
 

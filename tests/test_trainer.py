@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Cauchy, Independent, MultivariateNormal, Normal, Uniform
 
-from reprior import files
+from reprior import io
 from reprior.diffusion.sampler import Sampler
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import FileFormatError, InputError
 from reprior.loading import load
 from reprior.networks.embedding import Embedding
@@ -233,14 +233,14 @@ def test_killed_training_goes_on_to_the_same_posterior(tmp_path):
     child = subprocess.Popen([sys.executable, "-c", code])
     try:
         waited = time.monotonic()
-        while not checkpoint.exists() or files.read(checkpoint, "checkpoint").meta["step"] < 12:
+        while not checkpoint.exists() or io.read(checkpoint, "checkpoint").meta["step"] < 12:
             assert child.poll() is None, "the training ended before it could be killed"
             assert time.monotonic() - waited < 240, "the training never got anywhere"
             time.sleep(0.01)
     finally:
         child.kill()  # SIGKILL: nothing can be tidied up
         child.wait()
-    step = files.read(checkpoint, "checkpoint").meta["step"]
+    step = io.read(checkpoint, "checkpoint").meta["step"]
     assert 12 <= step < LONG.steps
     rarely = replace(LONG, checkpoint_seconds=60.0)
     resumed, result = quick(checkpoint, rarely, return_fit=True)
@@ -375,12 +375,12 @@ def test_a_file_with_something_left_out_is_refused(tmp_path):
     tensors, meta = quick().to_parts(simulations=True)
     without = {k: v for k, v in tensors.items() if k != "base.out.weight"}
     with pytest.raises(FileFormatError, match=r"out\.weight"):
-        load(files.write(tmp_path / "one", "posterior", without, meta))
+        load(io.write(tmp_path / "one", "posterior", without, meta))
     with pytest.raises(FileFormatError, match="prior"):
-        load(files.write(tmp_path / "two", "posterior", tensors, {k: v for k, v in meta.items() if k != "prior"}))
+        load(io.write(tmp_path / "two", "posterior", tensors, {k: v for k, v in meta.items() if k != "prior"}))
     wrong = {**meta, "base": {**meta["base"], "network": "flow"}}
     with pytest.raises(FileFormatError, match="network 'flow'"):
-        load(files.write(tmp_path / "three", "posterior", tensors, wrong))
+        load(io.write(tmp_path / "three", "posterior", tensors, wrong))
 
 
 def test_the_users_embedding_is_copied():

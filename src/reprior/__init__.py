@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 from reprior._version import __version__
 
 if TYPE_CHECKING:
-    from reprior import metrics, priors, tasks
+    from reprior import priors
+    from reprior_bench import metrics
+    from reprior_bench import tasks
     from reprior.adapted import AdaptedPosterior, adapt
     from reprior.diagnostics import Report, diagnose
     from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
-    from reprior.diffusion.training import Training
+    from reprior.networks.fit import Training
     from reprior.errors import FileFormatError, InputError, RefusedError, RepriorError, SupportError
     from reprior.info import Info
     from reprior.integrations.sbi import from_sbi
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
     from reprior.posterior import Posterior
     from reprior.sequential.result import Update, Updates
     from reprior.sequential.update import update
-    from reprior.simulation import simulate
+    from reprior.simulator import simulate
     from reprior.simulations import Simulations
     from reprior.trainer import train
 

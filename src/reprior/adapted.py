@@ -21,13 +21,14 @@ from warnings import warn
 import torch
 from torch import Tensor
 
-from reprior import files, metrics, priors
+from reprior import io, priors
+from reprior_bench import metrics
 from reprior.change import PriorChange, make_change
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.distance import warned
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance
-from reprior.guidance.methods import METHODS, build_guidance
+from reprior.methods.method import Guidance
+from reprior.methods.registry import METHODS, build_guidance
 from reprior.info import Info
 from reprior.posterior import Posterior, as_shape, check_seed, check_x, fresh_seed, redraw, warn_of_lost
 from reprior.weights import pareto_k, share
@@ -59,7 +60,7 @@ def adapt(
         posterior: the base posterior, trained under p; or an NPE, NLE or NRE posterior of sbi (resampled).
         target: the target prior q: a torch Distribution, a list of them, a scipy distribution, a callable log-density
             (up to a constant), or samples with shape (n, d).
-        method: "auto", or one of `reprior.guidance.methods.METHODS`.
+        method: "auto", or one of `reprior.methods.registry.METHODS`.
         settings: the method's settings; "paper" or "best" name presets of the learned ones.
         seed: the same seed gives the same adapted posterior on the same machine.
         accept_outside: go on although q has mass outside p's support.
@@ -242,7 +243,7 @@ class AdaptedPosterior:
         details = {**info.details, "correction_ess": ess}
         if how == "weights":
             return theta, replace(info, details={**details, "log_weights": log_w})
-        from reprior.guidance.importance import systematic
+        from reprior.methods.sir import systematic
 
         index = systematic(log_w, len(theta), torch.Generator().manual_seed(seed + 7))
         details["correction_duplicates"] = len(theta) - len(index.unique())
@@ -349,7 +350,7 @@ class AdaptedPosterior:
         tensors, meta = self.posterior.to_parts(simulations)
         more, change = self.to_parts()
         warn_of_lost({**meta, **change})
-        return files.write(path, "adapted", tensors | more, {**meta, **change})
+        return io.write(path, "adapted", tensors | more, {**meta, **change})
 
     def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """The tensors and plain data of the change of prior, without the base."""

@@ -1,7 +1,7 @@
 """The change of prior: log r = log q - log p, from a target prior given in any form.
 
 q may be a distribution (normalised), a callable log-density (up to a constant), or samples, from which log q/p is
-learned (`reprior.ratio.from_samples`). Before anything is trained, q is checked against p: mass of q where p has
+learned (`reprior.ratio_from_samples`). Before anything is trained, q is checked against p: mass of q where p has
 none cannot be reached by any reweighting and is an error unless accepted.
 """
 
@@ -235,7 +235,7 @@ def _call(target: Callable[[Tensor], Tensor], followed: bool, theta: Tensor) -> 
 
 
 def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool) -> PriorChange:
-    from reprior.ratio.from_samples import learn_log_ratio
+    from reprior.ratio_from_samples import learn_log_ratio
 
     dim = len(scale.shift)
     if samples.ndim != 2 or samples.shape[1] != dim:

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from reprior._version import __version__
-from reprior.cli_bench import app as bench_app
-from reprior.cli_lightcurve import app as lightcurve_app
+from reprior_bench.cli import app as bench_app
+from reprior_transits.cli import app as lightcurve_app
 
 app = typer.Typer(
     help="Change the prior of a trained simulation-based posterior, with no new simulations.",
@@ -52,7 +52,7 @@ def _threads(count: int) -> None:
 def tasks() -> None:
     """List the benchmark tasks: dimensions, priors of both regimes, and what their reference posterior is."""
     from reprior import tasks as registry
-    from reprior.tasks.describe import describe_prior
+    from reprior_bench.tasks.describe import describe_prior
 
     table = Table(title="Tasks (regimes: id, ood)", show_lines=True)
     for column in ("task", "theta", "x", "reference posterior"):

@@ -17,7 +17,7 @@ from torch import Generator, Tensor
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance
+from reprior.methods.method import Guidance
 
 if TYPE_CHECKING:
     from reprior.adapted import AdaptedPosterior

@@ -10,25 +10,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from reprior import files, priors
+from reprior import io, priors
 from reprior.adapted import AdaptedPosterior
 from reprior.change import PriorChange, make_change, outer_of, reach_of
 from reprior.diffusion.sampler import Sampler
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import FileFormatError, InputError
-from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.guidance.guidance import Guidance
-from reprior.guidance.methods import METHODS, build_guidance
-from reprior.guidance.prior_guide import MixtureRatio, PriorGuide, PriorGuideSettings
-from reprior.guidance.quadratic import Quadratic
-from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
-from reprior.guidance.transport import TransportGuidance
-from reprior.guidance.weighted_score import WeightedScoreGuidance
+from reprior.methods.learned.guidance import DensityRatioGuidance, RatioModel, RatioSettings
+from reprior.methods.method import Guidance
+from reprior.methods.registry import METHODS, build_guidance
+from reprior_bench.methods.priorguide import MixtureRatio, PriorGuide, PriorGuideSettings
+from reprior.quadratic import Quadratic
+from reprior.methods.rejuvenate import RejuvenateGuidance, RejuvenateSettings
+from reprior.methods.transport import TransportGuidance
+from reprior_bench.methods.wsm import WeightedScoreGuidance
 from reprior.networks.build import rebuild
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
 from reprior.posterior import Posterior, Scales, mark_of
-from reprior.ratio.from_samples import RatioNetwork
-from reprior.ratio.losses import ESTIMATORS
+from reprior.ratio_from_samples import RatioNetwork
+from reprior.methods.learned.losses import ESTIMATORS
 from reprior.sequential.surrogate import CarriedRatio
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
@@ -53,7 +53,7 @@ def load(
         estimator: for a base that came from sbi with a network that is not sbi's own: an sbi posterior or estimator of
             the same architecture; its weights do not matter.
     """
-    file = files.read(path, ("posterior", "adapted"))
+    file = io.read(path, ("posterior", "adapted"))
     try:
         posterior = _posterior(file.tensors, file.meta, prior, embedding, estimator)
         return posterior if file.kind == "posterior" else rebuild_adapted(posterior, file.tensors, file.meta, target)

@@ -19,10 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprior import files, priors
+from reprior import io, priors
 from reprior.arrays import as_array
 from reprior.diffusion.denoiser import Base, Denoiser
-from reprior.diffusion.likelihood import log_density
+from reprior.diffusion.density import log_density
 from reprior.diffusion.sampler import ROWS, Sampler, chunked
 from reprior.distance import warned
 from reprior.errors import InputError
@@ -300,7 +300,7 @@ class Posterior:
         """
         tensors, meta = self.to_parts(simulations)
         warn_of_lost(meta)
-        return files.write(path, "posterior", tensors, meta)
+        return io.write(path, "posterior", tensors, meta)
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reprior import files, priors
+from reprior import io, priors
 from reprior.arrays import as_array
 from reprior.errors import InputError
 
@@ -171,7 +171,7 @@ class Simulations:
                 stacklevel=2,
             )
         meta = {"prior": prior, "parameters": list(self.parameters), "dropped": self.dropped}
-        return files.write(path, _KIND, {"theta": self.theta, "x": self.x}, meta)
+        return io.write(path, _KIND, {"theta": self.theta, "x": self.x}, meta)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], prior: Any = None) -> Simulations:
@@ -181,7 +181,7 @@ class Simulations:
             path: The file.
             prior: The prior, needed where the file could not hold it; otherwise it replaces the file's.
         """
-        file = files.read(path, _KIND)
+        file = io.read(path, _KIND)
         prior = priors.from_dict(file.meta["prior"]) if prior is None else priors.as_prior(prior)
         return cls(
             theta=file.tensors["theta"],

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from reprior import priors
-from reprior.diffusion.training import FitResult, Training, fit
+from reprior.networks.fit import FitResult, Training, fit
 from reprior.errors import InputError
 from reprior.networks.build import build, default_settings
 from reprior.networks.mlp import MLPSettings

@@ -7,7 +7,7 @@ import warnings
 
 from torch import Tensor
 
-from reprior import metrics
+from reprior_bench import metrics
 
 __all__ = ["largest_step", "pareto_k", "share"]
 

@@ -15,7 +15,7 @@ from reprior.diagnostics.calibration import calibrate, coverage, ranks, uniformi
 from reprior.diagnostics.checks import Thresholds
 from reprior.diagnostics.verdict import _calibration, _conclude
 from reprior.errors import InputError
-from reprior.guidance.guidance import NoGuidance
+from reprior.methods.method import NoGuidance
 
 
 def moved(dim: int, by: float, width: float = 0.6) -> MultivariateNormal:

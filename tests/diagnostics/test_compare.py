@@ -13,7 +13,7 @@ import reprior
 from reprior.diagnostics.compare import against_reweighted, agreement, correction_ess, weighted_c2st
 from reprior.diagnostics.draws import Scene, make_scene
 from reprior.distance import x_distance
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 
 X = torch.tensor([[0.4, -0.2]])
 

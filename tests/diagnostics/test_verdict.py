@@ -16,8 +16,8 @@ from reprior.adapted import AdaptedPosterior
 from reprior.diagnostics import DiagnoseSettings, Thresholds, diagnose
 from reprior.diagnostics.checks import GROUPS, MEANINGS, check
 from reprior.errors import InputError
-from reprior.guidance.density_ratio import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.guidance.guidance import NoGuidance
+from reprior.methods.learned.guidance import DensityRatioGuidance, RatioModel, RatioSettings
+from reprior.methods.method import NoGuidance
 from reprior.networks.ratio import RatioNetworkSettings
 
 X = torch.tensor([0.5, -0.3])

@@ -12,7 +12,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 
 import reprior
 from reprior.errors import FileFormatError, InputError
-from reprior.guidance.density_ratio import RatioSettings
+from reprior.methods.learned.guidance import RatioSettings
 
 P = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 Q = MultivariateNormal(torch.tensor([0.5, 0.0]), torch.tensor([[0.5, 0.1], [0.1, 0.5]]))

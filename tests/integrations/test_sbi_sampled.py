@@ -11,7 +11,7 @@ from torch.distributions import Independent, Normal
 
 import reprior
 from reprior.errors import InputError
-from reprior.guidance.importance import SIRSettings
+from reprior.methods.sir import SIRSettings
 from reprior.integrations.sbi_sampled import SampledPosterior
 
 P = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)

@@ -13,7 +13,7 @@ from torch.distributions import Independent, Normal
 
 import reprior
 from reprior.errors import InputError
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 
 P = Independent(Normal(torch.tensor([3.0, -2.0]), torch.tensor([1.5, 0.8])), 1)
 Q = Independent(Normal(torch.tensor([2.5, -1.5]), torch.tensor([0.8, 0.6])), 1)

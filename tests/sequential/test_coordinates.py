@@ -10,8 +10,8 @@ from needs import needs_pytransit
 
 from reprior import priors
 from reprior.errors import InputError
-from reprior.lightcurve.known_period import redraw_period
-from reprior.lightcurve.transit_prior import MEAN, STD, TransitPrior
+from reprior_transits.known_period import redraw_period
+from reprior_transits.transit_prior import MEAN, STD, TransitPrior
 from reprior.sequential.coordinates import CANONICAL, COORDINATES
 from reprior.sequential.settings import AccumulateSettings
 from reprior.sequential.surrogate import CarriedRatio, Frame, choose, coordinates_of, fit
@@ -41,7 +41,7 @@ def test_a_canonical_theta_has_the_same_coordinates():
 
 def test_transit_coordinates_are_the_depth_and_the_duration_of_the_dip():
     needs_pytransit()
-    from reprior.lightcurve.transit import TransitSimulator
+    from reprior_transits.transit import TransitSimulator
 
     theta = torch.tensor([[0.1, 12.0, inc, 4.0, 0.0, 0.35, 0.18, 0.001] for inc in (89.9, 88.0, 86.5)])
     flux = 1 - TransitSimulator(0.2, 1_024).flux(theta)

@@ -18,7 +18,7 @@ from torch.distributions import MultivariateNormal
 import reprior
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 from reprior.loading import rebuild_adapted
 from reprior.networks.simformer import SimformerSettings
 from reprior.sequential.settings import AccumulateSettings

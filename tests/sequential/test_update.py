@@ -11,11 +11,11 @@ from torch import Tensor
 
 import reprior
 from reprior.adapted import AdaptedPosterior
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.guidance.density_ratio import RatioSettings
-from reprior.guidance.prior_guide import MonteCarloSettings
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.methods.learned.guidance import RatioSettings
+from reprior_bench.methods.priorguide import MonteCarloSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 from reprior.networks.ratio import RatioNetworkSettings
 from reprior.sequential.result import verdict_of
 from reprior.sequential.settings import AccumulateSettings, MonteCarloUpdateSettings, RatioUpdateSettings

@@ -29,15 +29,15 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from reprior import metrics
+from reprior_bench import metrics
 from reprior.adapted import AdaptedPosterior
 from reprior.diagnostics.draws import draw_adapted
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance
-from reprior.guidance.importance import SIRGuidance, systematic
-from reprior.guidance.rejuvenate import RejuvenateGuidance
-from reprior.guidance.transport import TransportGuidance
+from reprior.methods.method import Guidance
+from reprior.methods.sir import SIRGuidance, systematic
+from reprior.methods.rejuvenate import RejuvenateGuidance
+from reprior.methods.transport import TransportGuidance
 
 __all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
 

@@ -2,7 +2,7 @@
 
 A check passes, calls for caution, or stops; or it is skipped, with the reason. Every threshold is in `Thresholds`, so
 that a report can show it beside the figure. The defaults were set on development observations of the benchmark
-(`reprior.benchmark.verdicts`), never on those that the published rates are counted on.
+(`reprior_bench.verdicts`), never on those that the published rates are counted on.
 """
 
 from __future__ import annotations

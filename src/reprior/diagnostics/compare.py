@@ -24,15 +24,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reprior import metrics
+from reprior_bench import metrics
 from reprior.adapted import AdaptedPosterior
 from reprior.correction import fix, importance_correction
 from reprior.diagnostics.draws import Scene, draw_adapted
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance
-from reprior.guidance.importance import SIRGuidance, SIRSettings
-from reprior.guidance.rejuvenate import RejuvenateGuidance, RejuvenateSettings
-from reprior.guidance.transport import TransportGuidance, quadratics_of, why_not
+from reprior.methods.method import Guidance
+from reprior.methods.sir import SIRGuidance, SIRSettings
+from reprior.methods.rejuvenate import RejuvenateGuidance, RejuvenateSettings
+from reprior.methods.transport import TransportGuidance, quadratics_of, why_not
 from reprior.weights import share
 
 __all__ = ["Comparison", "against_reweighted", "agreement", "correction_ess", "weighted_c2st"]
@@ -59,7 +59,7 @@ class Comparison:
 
 
 def weighted_c2st(a: Tensor, log_wa: Tensor, b: Tensor, log_wb: Tensor, seed: int = 1, folds: int = 5) -> float:
-    """Classifier two-sample test of two weighted sets: `reprior.metrics.c2st_fast` with weights.
+    """Classifier two-sample test of two weighted sets: `reprior_bench.metrics.c2st_fast` with weights.
 
     Both classes weigh the same in all; the accuracy on held-out rows is weighted too.
 

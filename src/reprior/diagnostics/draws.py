@@ -16,9 +16,9 @@ from reprior.adapted import AdaptedPosterior
 from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.guidance.guidance import Guidance
+from reprior.methods.method import Guidance
 from reprior.posterior import Posterior
-from reprior.ratio.pool import likely_x
+from reprior.methods.learned.pool import likely_x
 
 __all__ = ["Scene", "draw_adapted", "make_scene", "typical_x"]
 

@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reprior.diagnostics import figures
 from reprior.diagnostics.checks import GROUPS, short
-from reprior.text_files import write_text
+from reprior.io import write_text
 
 if TYPE_CHECKING:
     from reprior.diagnostics.verdict import Report

@@ -27,11 +27,11 @@ from sbi.inference.potentials.vector_field_adaptor import ScoreAdaptation, regis
 from sbi.neural_nets.estimators.shape_handling import reshape_to_batch_event
 from torch import Tensor
 
-from reprior import metrics
+from reprior_bench import metrics
 from reprior.adapted import LOW_ESS, AdaptedPosterior
 from reprior.diffusion.denoiser import Denoiser
 from reprior.errors import InputError
-from reprior.guidance.importance import systematic
+from reprior.methods.sir import systematic
 from reprior.integrations.sbi_base import SbiBase
 from reprior.integrations.sbi_pool import guided_denoiser
 

@@ -18,10 +18,10 @@ from torch import Tensor
 from reprior.adapted import AdaptedPosterior
 from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.errors import InputError
-from reprior.guidance.anchor import AnchorGuided, posterior_draws, precision_of
-from reprior.guidance.quadratic import find_quadratic
-from reprior.guidance.rejuvenate import RejuvenateGuidance
-from reprior.guidance.transport import Transported
+from reprior.methods.plug_in import AnchorGuided, posterior_draws, precision_of
+from reprior.quadratic import find_quadratic
+from reprior.methods.rejuvenate import RejuvenateGuidance
+from reprior.methods.transport import Transported
 
 __all__ = ["Pooled", "guided_denoiser"]
 

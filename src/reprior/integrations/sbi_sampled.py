@@ -24,7 +24,7 @@ from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.distance import warned
 from reprior.errors import InputError
-from reprior.guidance.importance import SIRGuidance, SIRSettings
+from reprior.methods.sir import SIRGuidance, SIRSettings
 from reprior.info import Info
 from reprior.posterior import Scales, as_shape, check_x, fresh_seed
 from reprior.simulations import Simulations

@@ -22,7 +22,7 @@ from torch import Tensor
 from reprior import priors
 from reprior.adapted import AdaptedPosterior
 from reprior.change import PriorChange
-from reprior.guidance.rejuvenate import RejuvenateGuidance
+from reprior.methods.rejuvenate import RejuvenateGuidance
 from reprior.posterior import Posterior
 from reprior.sequential.moves import difference_moves
 from reprior.sequential.settings import AccumulateSettings

@@ -5,13 +5,13 @@ and the better if it is close to a Gaussian in them: then log p(theta | x) - log
 coordinates, and log p(theta), which is known, is added again.
 
 - "theta": the parameters themselves, standardised; log p(theta | x) is fitted as it is.
-- "transit": for theta = (k, a, inc, P, t0, u1, u2, sigma) of `reprior.lightcurve`, with the impact parameter b = a |cos inc|,
+- "transit": for theta = (k, a, inc, P, t0, u1, u2, sigma) of `reprior_transits`, with the impact parameter b = a |cos inc|,
 
       S = 1 + k^2 - b^2, smoothly kept above zero,    I = 1 - u1 (1 - mu) - u2 (1 - mu)^2 with mu^2 = S, at most 1,
       log(k^2 I),   log(P sqrt(S) / a),   log S,   t0,   u1,   u2,   log sigma:
 
   the depth of the dip, its duration at half depth, its shape (ingress over duration is k / S), and the rest. One transit
-  knows the orbit by its speed a / P and its impact parameter alone (`reprior.lightcurve.known_period`). In speed and impact
+  knows the orbit by its speed a / P and its impact parameter alone (`reprior_transits.known_period`). In speed and impact
   parameter its likelihood is a bent ridge, as the duration is known far better than either; here it is straight.
 
 Inclinations on both sides of 90 degrees are mirror images with one likelihood. `CANONICAL` has, by name, the map of theta to the one
@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from reprior.lightcurve.transit_prior import fold_inclination
+from reprior_transits.transit_prior import fold_inclination
 
 __all__ = ["CANONICAL", "COORDINATES"]
 

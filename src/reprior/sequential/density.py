@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.likelihood import flow
+from reprior.diffusion.density import flow
 
 __all__ = ["RelativeDensity"]
 

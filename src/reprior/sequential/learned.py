@@ -1,7 +1,7 @@
 """``ratio`` and ``priorguide_mc``: the carried prior is learned from the samples of the last posterior.
 
 The paper's algorithm: a classifier between samples of p(theta | x_1..n) and of p(theta) gives log q_n/p
-(`reprior.ratio.from_samples`); on it, a guidance is trained (NRE, ``ratio``) or averaged (``priorguide_mc``). Errors of one
+(`reprior.ratio_from_samples`); on it, a guidance is trained (NRE, ``ratio``) or averaged (``priorguide_mc``). Errors of one
 step are in the samples that the next one learns from.
 """
 
@@ -16,9 +16,9 @@ from torch import Tensor
 from reprior import priors
 from reprior.adapted import CHECK_DRAWS, AdaptedPosterior
 from reprior.change import PriorChange
-from reprior.guidance.methods import build_guidance
+from reprior.methods.registry import build_guidance
 from reprior.posterior import Posterior
-from reprior.ratio.from_samples import RatioNetwork, learn_log_ratio
+from reprior.ratio_from_samples import RatioNetwork, learn_log_ratio
 from reprior.sequential.settings import MonteCarloUpdateSettings, RatioUpdateSettings
 from reprior.simulations import Simulations
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
-from reprior.diffusion.training import Training
+from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.guidance.density_ratio import PAPER, RatioSettings
-from reprior.guidance.prior_guide import MonteCarloSettings
-from reprior.guidance.rejuvenate import RejuvenateSettings
+from reprior.methods.learned.guidance import PAPER, RatioSettings
+from reprior_bench.methods.priorguide import MonteCarloSettings
+from reprior.methods.rejuvenate import RejuvenateSettings
 from reprior.sequential.coordinates import COORDINATES
 
 __all__ = ["AccumulateSettings", "MonteCarloUpdateSettings", "RatioUpdateSettings", "settings_of"]

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from reprior import files, priors
+from reprior import io, priors
 from reprior.adapted import AdaptedPosterior
 from reprior.errors import FileFormatError, InputError
 from reprior.info import Info
@@ -41,7 +41,7 @@ def fingerprint(posterior: Posterior) -> str:
 
 def path_of(folder: Path, n: int) -> Path:
     """The file of the n-th observation."""
-    return folder / f"update-{n:04d}{files.SUFFIX}"
+    return folder / f"update-{n:04d}{io.SUFFIX}"
 
 
 def write_update(folder: Path, update: Update, state: dict[str, Tensor], key: dict[str, Any]) -> None:
@@ -52,7 +52,7 @@ def write_update(folder: Path, update: Update, state: dict[str, Tensor], key: di
         more, plain = update.adapted.to_parts()
         tensors |= {f"adapted.{k}": v for k, v in more.items()}
         meta["adapted"] = plain
-    files.write(path_of(folder, update.n), KIND, tensors, meta)
+    io.write(path_of(folder, update.n), KIND, tensors, meta)
 
 
 def read_update(
@@ -64,7 +64,7 @@ def read_update(
     path = path_of(folder, n)
     if not path.exists():
         return None
-    file = files.read(path, KIND)
+    file = io.read(path, KIND)
     for name, value in key.items():
         if file.meta["key"].get(name) != value:
             raise InputError(

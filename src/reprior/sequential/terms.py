@@ -28,7 +28,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Generator, Tensor
 
-from reprior import metrics, priors
+from reprior import priors
+from reprior_bench import metrics
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.posterior import Posterior

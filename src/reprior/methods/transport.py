@@ -1,0 +1,253 @@
+"""Transport: a Gaussian change of prior is a change of noise. Exact, no training, no gradient.
+
+Write z = theta_0 + N(0, S). If log r(theta) = -theta' L theta / 2 + h' theta + c, then weighting by r multiplies the
+Gaussian N(z; theta_0, S) by another Gaussian in theta_0, and
+
+    E_q[theta_0 | z, S, x] = E_p[theta_0 | z', S', x],    S'^-1 = S^-1 + L,    z' = S' (S^-1 z + h)
+
+so the guided denoiser is the base denoiser asked at another point and another noise. The base must know that noise: L
+a multiple of I needs one scalar level, L diagonal one level per parameter, any other L a full covariance. Directions
+in which q is wider than p (negative eigenvalues of L) exist only below the noise where S^-1 + L stays positive.
+
+A mixture q = sum_k w_k N_k over a Gaussian p is drawn component by component, with weights w_k E_p(theta|x)[N_k / p].
+Where too few base draws reach a component, its weight is found in steps: with r_k = N_k / p, and draws of
+p(theta|x) r_k^b by transport, E[r_k] is the product of the E_b[r_k^(b' - b)].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from reprior.change import PriorChange
+from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped, finer
+from reprior.diffusion.sampler import Sampler, chunked
+from reprior.errors import RefusedError
+from reprior.methods.plug_in import SOME_DRAWS, posterior_draws
+from reprior.methods.method import Guidance
+from reprior.quadratic import Quadratic, find_components, find_quadratic
+from reprior.weights import largest_step, share
+
+__all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of", "why_not"]
+
+FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
+MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
+START = 3.0  # the process must start at this many posterior standard deviations
+INSIDE = 0.1  # the share of a posterior inside q's bounds below which a fallback draws
+COMPONENT_DRAWS = 4_000
+COMPONENT_EFFECTIVE = 200  # of these draws that must count for a component, or its weight is found in steps
+COMPONENT_ESS = 0.2  # ESS/N that such a step keeps
+COMPONENT_STEPS = 32  # the shares of the components need no finer draws
+
+
+class Transported(Wrapped):
+    """The denoiser of p(theta | x) exp(quadratic), by asking the base elsewhere."""
+
+    def __init__(self, inner: Denoiser, quadratic: Quadratic):
+        top = float(torch.linalg.eigvalsh(quadratic.L).max())
+        super().__init__(inner if top <= 0 else finer(inner, top**-0.5))
+        like = inner.x
+        d, extra = len(quadratic.h), inner.dim - len(quadratic.h)
+        self.shape = "diagonal" if extra and quadratic.shape == "scalar" and quadratic.curved else quadratic.shape
+        L = torch.nn.functional.pad(quadratic.L, (0, extra, 0, extra))
+        self.L = L.to(like.device)  # double precision: S^-1 + L cancels where q is wider than p
+        self.l = self.L.diagonal()
+        self.h = torch.nn.functional.pad(quadratic.h, (0, extra)).to(like.device)
+        self.s_max = min(inner.s_max, largest_noise(quadratic))
+        self.eye = torch.eye(d + extra, dtype=torch.float64, device=like.device)
+
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        s = torch.as_tensor(s, device=z.device).double()
+        if self.shape == "full":
+            level = s if s.ndim == 0 else s[..., :1, None] if s.shape[-1] == 1 else s.unsqueeze(-1)
+            precision = self.eye / level**2 + self.L
+            cov = torch.linalg.inv(precision)
+            moved = torch.einsum("...ij,...j->...i", cov, z.double() / s**2 + self.h)
+            return self.inner.mean_full(moved.to(z.dtype), cov.to(z.dtype))
+        diagonal = self.l[:1] if self.shape == "scalar" else self.l
+        var = 1 / (1 / s**2 + diagonal)
+        moved = var * (z.double() / s**2 + self.h)
+        return self.inner.mean(moved.to(z.dtype), var.sqrt().to(z.dtype))
+
+    def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
+        inverse = torch.linalg.inv(cov.double())
+        mixed = torch.linalg.inv(inverse + self.L)
+        point = torch.einsum("...ij,...j->...i", inverse, z.double()) + self.h
+        moved = torch.einsum("...ij,...j->...i", mixed, point)
+        return self.inner.mean_full(moved.to(z.dtype), mixed.to(z.dtype))
+
+
+def largest_noise(quadratic: Quadratic) -> float:
+    """The largest noise at which S^-1 + L is positive and z' stays where the base was trained."""
+    values, vectors = torch.linalg.eigh(quadratic.L)
+    h = vectors.T @ quadratic.h
+    lowest = float(values.min())
+    ceiling = MARGIN / math.sqrt(-lowest) if lowest < 0 else math.inf
+    for s in torch.logspace(2, -3, 200, dtype=torch.float64).tolist():
+        if s >= ceiling:
+            continue
+        var = 1 / (1 / s**2 + values)
+        # z' = S'(S^-1 z + h): its part that does not shrink with z is S' h, against the spread it was trained for. In the
+        # axes of the parameters: those of L are rounding where it has equal eigenvalues.
+        shift, spread = vectors @ (var * h), vectors.square() @ var
+        if bool((shift.abs() <= FAR * torch.sqrt(1 + spread)).all()):
+            return s
+    return 1e-3
+
+
+def quadratics_of(change: PriorChange) -> list[Quadratic] | None:
+    """The quadratic of log r, or those of its mixture components; None if log r is neither."""
+    single = find_quadratic(change)
+    return [single] if single.exact else find_components(change)
+
+
+def why_not(quadratics: list[Quadratic] | None, noise: str, predicted: bool = False) -> str:
+    """Why transport cannot do this change with this base, in plain words; empty if it can.
+
+    Arguments:
+        quadratics: the change, from `quadratics_of`.
+        noise: the noise the base was trained with.
+        predicted: whether entries of x are predicted, whose noise the change leaves as it is.
+    """
+    if quadratics is None:
+        return "log q/p is not quadratic (transport needs Gaussian priors, or a Gaussian mixture over a Gaussian)"
+    shapes = [q.shape for q in quadratics]
+    if predicted and any(q.curved for q in quadratics):
+        shapes.append("diagonal")
+    finest = max(shapes, key=NOISE_KINDS.index)
+    if NOISE_KINDS.index(finest) > NOISE_KINDS.index(noise):  # pyright: ignore[reportArgumentType]
+        return f"this change needs a base trained with noise={finest!r}; this one has noise={noise!r}"
+    return ""
+
+
+class TransportGuidance(Guidance):
+    """Guidance by transport.
+
+    Arguments:
+        change: the change of prior.
+        noise: the noise the base was trained with.
+        fallback: draws for observations whose posterior (or predictive) is too wide for the noise that transport can
+            start at; without one they are refused.
+    """
+
+    name = "transport"
+    probes = SOME_DRAWS  # base draws that tell how wide a posterior is
+    component_draws = COMPONENT_DRAWS  # base draws that tell how much each component of a mixture weighs
+
+    def __init__(self, change: PriorChange, noise: str, fallback: Guidance | None = None):
+        self.change, self.fallback = change, fallback
+        quadratics = quadratics_of(change)
+        reason = why_not(quadratics, noise)
+        if reason or quadratics is None:
+            raise RefusedError(f"transport cannot make this change of prior: {reason}")
+        self.quadratics = quadratics
+        self.cuts = change.cuts()
+
+    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
+        if len(self.quadratics) > 1:
+            raise RefusedError("a mixture is drawn component by component; there is no single guided denoiser")
+        refused = self.refused(denoiser, generator)
+        if refused:
+            raise RefusedError(next(iter(refused.values())))
+        return Transported(denoiser, self.quadratics[0])
+
+    def refused(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
+        """The bound observations that transport cannot start at, each with the reason."""
+        predicted = denoiser.dim > len(self.quadratics[0].h)
+        reason = why_not(self.quadratics, denoiser.noise, predicted)
+        if reason:
+            return dict.fromkeys(range(denoiser.observations), f"transport cannot make this change of prior: {reason}")
+        starts = [min(denoiser.s_max, largest_noise(quadratic)) for quadratic in self.quadratics]
+        if min(starts) >= denoiser.s_max:  # it reaches the noise that the base starts at
+            return {}
+        draws = posterior_draws(denoiser, generator, self.probes)
+        spread = draws.std(0)  # of all that is diffused: the parameters, and the predicted entries of x
+        widths = spread.amax(-1).tolist()
+        wide = ["posterior" if i < len(self.quadratics[0].h) else "predictive of x" for i in spread.argmax(-1).tolist()]
+        out = {}
+        for quadratic, start in zip(self.quadratics, starts, strict=True):
+            lowest = float(torch.linalg.eigvalsh(quadratic.L).min())
+            cause = (
+                f"q is wider than p (by curvature {lowest:.3g}), so the transported noise exists only"
+                if lowest < -1e-6
+                else "the shift is so large that the transported point stays in the trained range only"
+            )
+            for k, width in enumerate(widths):
+                if start < min(START * width, denoiser.s_max):
+                    out[k] = (
+                        f"transport cannot make this change of prior alone: {cause} below noise {start:.3g}, and the "
+                        f"{wide[k]} is {width:.3g} wide (standardised units). Use method='rejuvenate', which starts "
+                        "below that"
+                    )
+        return out
+
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
+        refused = self.refused(denoiser, generator)
+        if self.fallback is not None and self.cuts:
+            refused |= self._cut_away(denoiser, generator)
+        if refused and self.fallback is None:
+            raise RefusedError(next(iter(refused.values())))
+        theta, notes = self._transport(denoiser, n, sampler, generator)
+        for k in refused:
+            assert self.fallback is not None
+            theta[:, k] = self.fallback.draw(denoiser.select(k), n, sampler, generator)[0][:, 0]
+        if self.fallback is not None and refused:
+            notes[f"drawn_by_{self.fallback.name}"] = [k in refused for k in range(denoiser.observations)]
+        return theta, notes
+
+    def _cut_away(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
+        """The bound observations of whose posterior q's bounds leave too little to draw again what falls outside."""
+        draws = posterior_draws(denoiser, generator, self.probes)
+        inside = torch.isfinite(self.change(draws[..., : len(self.quadratics[0].h)])).double().mean(0).tolist()
+        return {k: "q's bounds cut it away" for k, share in enumerate(inside) if share < INSIDE}
+
+    def config(self) -> dict[str, Any]:
+        return {"fallback": "" if self.fallback is None else self.fallback.name}
+
+    def _transport(
+        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
+    ) -> tuple[Tensor, dict[str, Any]]:
+        if len(self.quadratics) == 1:
+            return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator), {}
+        shares_sampler = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
+        pool = chunked(denoiser, self.component_draws, shares_sampler, generator)
+        log_z = torch.stack([self._weigh(denoiser, q, pool, shares_sampler, generator) for q in self.quadratics])
+        shares = torch.softmax(log_z, 0)  # (components, K)
+        pick = torch.multinomial(shares.T, n, replacement=True, generator=generator).T.to(pool.device)
+        theta = pool.new_empty(n, *pool.shape[1:])
+        for c, quadratic in enumerate(self.quadratics):
+            mine = pick == c  # (n, K)
+            counts = mine.sum(0).tolist()
+            if max(counts) == 0:
+                continue
+            draws = chunked(Transported(denoiser, quadratic), max(counts), sampler, generator)
+            for k, count in enumerate(counts):
+                theta[mine[:, k], k] = draws[:count, k]
+        return theta, {"component_shares": shares.T.tolist()}
+
+    @staticmethod
+    def _weigh(
+        denoiser: Denoiser, quadratic: Quadratic, pool: Tensor, sampler: Sampler, generator: Generator
+    ) -> Tensor:
+        """log E_p(theta|x)[exp(quadratic)], with shape (K,), from base draws, with shape (n, K, D)."""
+        log_w = quadratic(pool).cpu()
+        n, log_z = len(pool), torch.logsumexp(log_w, 0) - math.log(len(pool))
+        for k in range(log_w.shape[1]):
+            now, power, total = log_w[:, k], 0.0, 0.0
+            if n * share(now) >= COMPONENT_EFFECTIVE:
+                continue
+            one = denoiser.select(k)
+            while power < 1:
+                step = largest_step(now, 1 - power, COMPONENT_ESS)
+                total += float(torch.logsumexp(step * now, 0)) - math.log(n)
+                power = power + step if step < 1 - power else 1.0
+                if power < 1:
+                    now = quadratic(chunked(Transported(one, quadratic.scaled(power)), n, sampler, generator))[
+                        :, 0
+                    ].cpu()
+            log_z[k] = total
+        return log_z
