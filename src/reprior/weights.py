@@ -1,41 +1,55 @@
-"""Diagnostics of importance weights."""
+"""Importance weights: how many draws count, how heavy their tail is, how far one step of tempering may go, resampling.
+
+With log weights log w_i of n draws, the effective sample size is ESS = (sum w)^2 / sum w^2 (Kish 1965), and the
+relative ESS is ESS / n, in (0, 1]. Pareto k-hat is the shape of a generalised Pareto distribution fitted to the largest
+weights (Vehtari et al. 2024, arXiv 1507.02646): below 0.7 an average under the weights can be relied on.
+"""
 
 from __future__ import annotations
 
 import math
 import warnings
 
-from torch import Tensor
+import torch
+from torch import Generator, Tensor
 
-from reprior_bench import metrics
+from reprior.errors import InputError
 
-__all__ = ["largest_step", "pareto_k", "share"]
+__all__ = ["check_mass", "multinomial", "pareto_k", "relative_ess", "systematic", "temper_step"]
 
-
-def share(log_w: Tensor) -> float:
-    """ESS/N of log weights, with shape (n,): `metrics.ess`, and 0 where every weight is zero."""
-    return 0.0 if bool((log_w == -math.inf).all()) else metrics.ess(log_w)
+SMALLEST_STEP = 1e-3  # of the power of r: a smaller one would never reach 1
 
 
-def largest_step(log_w: Tensor, most: float, ess: float) -> float:
-    """The largest power up to ``most`` at which weights w^power keep an ESS/N of ``ess``; at least 1e-3."""
-    if metrics.ess(most * log_w) >= ess:
+def relative_ess(log_w: Tensor) -> float:
+    """ESS / n of log weights with shape (n,); 0 where every weight is zero."""
+    log_w = log_w.detach().double()
+    if len(log_w) == 0 or bool((log_w == -math.inf).all()):
+        return 0.0
+    if not bool((log_w < math.inf).all()):
+        raise InputError("log weights must be finite or -inf; got NaN or +inf")
+    w = torch.exp(log_w - log_w.max())
+    return float(w.sum() ** 2 / w.square().sum() / len(w))
+
+
+def temper_step(log_w: Tensor, most: float, ess: float) -> float:
+    """The largest power b up to ``most`` at which the weights w^b keep a relative ESS of ``ess``.
+
+    Arguments:
+        log_w: log weights, with shape (n,).
+        most: the largest power that is wanted.
+        ess: the relative ESS to keep.
+    """
+    if relative_ess(most * log_w) >= ess:
         return most
     low, high = 0.0, most
     for _ in range(25):
         middle = (low + high) / 2
-        low, high = (middle, high) if metrics.ess(middle * log_w) >= ess else (low, middle)
-    return max(low, 1e-3)
+        low, high = (middle, high) if relative_ess(middle * log_w) >= ess else (low, middle)
+    return max(low, SMALLEST_STEP)
 
 
 def pareto_k(log_w: Tensor) -> float:
-    """The Pareto shape k-hat of the largest weights (PSIS); below 0.7 an average under them can be trusted.
-
-    NaN where arviz-stats is not installed (it needs Python 3.11).
-
-    Arguments:
-        log_w: log weights, with shape (n,).
-    """
+    """Pareto k-hat of log weights with shape (n,); NaN without arviz-stats, which needs Python 3.11."""
     try:
         from arviz_stats.base import array_stats  # pyright: ignore[reportPrivateImportUsage]
     except ImportError:
@@ -45,10 +59,41 @@ def pareto_k(log_w: Tensor) -> float:
     if len(values) < 25:
         return math.inf
     values.sort()
-    tail = math.ceil(min(len(values) / 5, 3 * math.sqrt(len(values))))  # what a Pareto shape is fitted to
+    tail = math.ceil(min(len(values) / 5, 3 * math.sqrt(len(values))))  # the draws that the shape is fitted to
     if float(values[-1] - values[-tail - 1]) < 1e-8:
-        return -math.inf  # the largest weights are equal (a ratio with steps, or a cap): no tail
+        return -math.inf  # the largest weights are equal, so there is no tail
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, k_hat = array_stats.psislw(-values)  # it takes the negative of log weights
     return float(k_hat)
+
+
+def check_mass(log_w: Tensor) -> None:
+    """Refuses observations at which no draw has any weight; log weights with shape (n, K)."""
+    empty = (~(log_w > -torch.inf)).all(0).nonzero()[:, 0].tolist()
+    if empty:
+        where = f" at observation {', '.join(map(str, empty))} (counted from 0)" if log_w.shape[1] > 1 else ""
+        raise InputError(
+            f"all weights are zero{where}: no base sample has mass under the target prior; they may not agree"
+        )
+
+
+def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
+    """Indices of n draws, in random order, each kept as often as its weight says, up to one (Kitagawa 1996).
+
+    Arguments:
+        log_w: log weights, with shape (pool,).
+        n: how many to keep.
+        generator: the source of randomness.
+    """
+    check_mass(log_w.unsqueeze(1))
+    weights = torch.softmax(log_w.double(), 0)
+    points = (torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)) / n
+    index = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
+    return index[torch.randperm(n, generator=generator)]
+
+
+def multinomial(log_w: Tensor, n: int, generator: Generator) -> Tensor:
+    """Indices of n draws with replacement; arguments as in `systematic`."""
+    check_mass(log_w.unsqueeze(1))
+    return torch.multinomial(torch.softmax(log_w.double(), 0), n, replacement=True, generator=generator)

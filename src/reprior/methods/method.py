@@ -1,132 +1,198 @@
-"""What a method of changing the prior is: it takes a denoiser of p(theta | x) and gives one of q(theta | x).
+"""What a method is: one way to draw from q(theta | x) with a base that draws from p(theta | x).
 
-`guide` does that for methods that work by guidance. Methods that work on a pool of base samples (importance
-resampling, rejuvenation) override `draw`. Everything is in standardised units.
+A method is one class in one file. It says what its settings are, how it is built (trained, if it needs training), how it
+draws, how it is written to a file and read again, which cheaper version serves a calibration, and which other methods
+can check it. `reprior.adapt`, `reprior.load` and `reprior.diagnose` ask the method; none of them knows a method's name.
+
+    @reprior.methods.register
+    class Mine(Method):
+        name = "mine"
+        summary = "one line for the list of methods"
+
+        def draw(self, denoiser, n, sampler, generator): ...
+
+A method that guides the reverse diffusion overrides `guide`, which turns the denoiser of p(theta | x) into the denoiser of
+q(theta | x); `draw` then runs the sampler with it. A method that works on draws overrides `draw`. Everything inside a
+method is in standardised units.
 """
 
 from __future__ import annotations
 
 import copy
 from abc import ABC
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import torch
 from torch import Generator, Tensor, nn
 
-from reprior.diffusion.denoiser import Denoiser, Wrapped
+from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, chunked
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 
 if TYPE_CHECKING:
+    from reprior.change import PriorChange
     from reprior.posterior import Posterior
 
-__all__ = ["GradientGuided", "Guidance", "NoGuidance", "check_learned"]
+__all__ = ["Drawn", "Method", "Problem"]
 
 
-class Guidance(ABC):  # noqa: B024 (a method overrides guide or draw)
+@dataclass(frozen=True)
+class Problem:
+    """What a method is built for.
+
+    Attributes:
+        posterior: the base posterior p(theta | x), with its prior and its stored simulations.
+        change: log r = log q - log p.
+        seed: the same seed builds the same method.
+        observed: which entries of x are observed, with shape (m,); the rest is predicted. All if None.
+        progress: whether to show progress bars.
+        folder: where a long build keeps what it needs to go on after an interruption; None keeps nothing.
+    """
+
+    posterior: Posterior
+    change: PriorChange
+    seed: int = 0
+    observed: Tensor | None = None
+    progress: bool = False
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a method drew at K observations.
+
+    Attributes:
+        theta: standardised draws, with shape (n, K, D); NaN at an observation where the method failed.
+        log_w: log prior-ratio weights of the base draws that the method made on its way, with shape (pool, K); None if
+            it made none.
+        told: for each observation, one sentence that says what was done there; () if there is nothing to say.
+        failed: the observations (counted from 0) where the method could not draw, each with the reason.
+        figures: figures of the method by name, each with one number for each observation.
+    """
+
+    theta: Tensor
+    log_w: Tensor | None = None
+    told: tuple[str, ...] = ()
+    failed: Mapping[int, str] = field(default_factory=dict)
+    figures: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+class Method(ABC):  # noqa: B024 (a method overrides guide or draw)
     """A way to change the prior.
 
     Attributes:
-        name: the method's name.
-        corrections: Langevin corrections that it needs after each step of the sampler.
+        name: the name that `adapt(method=...)` takes.
+        summary: one line for the list of methods.
+        Settings: a frozen dataclass of settings with defaults; None if there is nothing to set.
+        presets: named settings.
+        corrections: Langevin corrections that the method needs after each step of the sampler.
         has_density: whether the guided denoiser is a fixed, differentiable function, so that its draws have a density.
+        pools: whether the method draws many base samples at each observation.
+        why: one sentence: why this method was taken.
     """
 
-    name: str = ""
+    name: ClassVar[str]
+    summary: ClassVar[str] = ""
+    Settings: ClassVar[type | None] = None
+    presets: ClassVar[Mapping[str, Any]] = {}
     corrections: int = 0
     has_density: bool = True
+    pools: bool = False
+    why: str = "asked for"
+
+    def __init__(self, problem: Problem, settings: Any = None):
+        self.problem, self.settings = problem, settings
+
+    @property
+    def change(self) -> PriorChange:
+        """The change of prior."""
+        return self.problem.change
+
+    # Build
+
+    @classmethod
+    def build(cls, problem: Problem, settings: Any = None) -> Method:
+        """The method for a problem: trained, if it needs training; refuses a change that it cannot make."""
+        return cls(problem, settings)
+
+    @classmethod
+    def checked(cls, settings: Any = None) -> Any:
+        """Settings as the user gave them (None, the name of a preset, or the settings), checked."""
+        if cls.Settings is None:
+            if settings is not None:
+                raise InputError(f"method {cls.name!r} takes no settings; got {settings!r}")
+            return None
+        if settings is None:
+            return cls.presets.get("best") or cls.Settings()
+        if isinstance(settings, str):
+            if settings not in cls.presets:
+                allowed = ", ".join([*cls.presets, f"or a {cls.Settings.__name__}"])
+                raise InputError(f"settings {settings!r} are unknown to method {cls.name!r}; allowed: {allowed}")
+            return cls.presets[settings]
+        if not isinstance(settings, cls.Settings):
+            raise InputError(f"method {cls.name!r} takes {cls.Settings.__name__}; got {type(settings).__name__}")
+        return settings
+
+    # Draw
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         """The denoiser of q(theta | x) from that of p(theta | x).
 
         Arguments:
             denoiser: the base with K bound observations.
-            generator: for methods that draw (a pool for the posterior's variance, Monte Carlo draws).
+            generator: for methods that draw (to learn how wide the posterior is, for instance).
         """
-        raise InputError(f"method {self.name!r} works on a pool of samples and gives no guided denoiser")
+        raise RefusedError(f"method {self.name!r} works on samples and gives no guided denoiser")
 
-    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
-        """Draws theta ~ q(theta | x), with shape (n, K, D), and what there is to say about it."""
-        return chunked(self.guide(denoiser, generator), n, sampler, generator), {}
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Drawn:
+        """n draws of q(theta | x) at each of the K bound observations."""
+        return Drawn(chunked(self.guide(denoiser, generator), n, sampler, generator))
 
-    def to(self, posterior: Posterior) -> Guidance:
-        """The same guidance for the same posterior on another device: its networks are copied there."""
+    # Judge
+
+    def lighter(self) -> Method:
+        """The same method at less cost, for a calibration that draws at hundreds of observations."""
+        return self
+
+    def second_opinions(self, ess: float) -> list[tuple[str, Method]]:
+        """Other cheap ways to the same posterior, each with a name, the most telling first.
+
+        Arguments:
+            ess: the relative ESS of the prior-ratio weights at the observation.
+        """
+        return []
+
+    # Keep
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that a file holds."""
+        return {}
+
+    def config(self) -> dict[str, Any]:
+        """The plain data that a file holds beside them."""
+        return {"settings": asdict(self.settings)} if is_dataclass(self.settings) else {}  # pyright: ignore[reportArgumentType]
+
+    @classmethod
+    def rebuild(cls, problem: Problem, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Method:
+        """The method from what `config` and `tensors` gave."""
+        kind = cls.Settings
+        return cls(problem, None if kind is None else kind(**config["settings"]))
+
+    def to(self, posterior: Posterior) -> Method:
+        """The same method for the same posterior on another device: its networks are copied there."""
         moved = copy.copy(self)
+        moved.problem = replace(self.problem, posterior=posterior)
         for name, value in vars(self).items():
             if isinstance(value, nn.Module):
                 setattr(moved, name, copy.deepcopy(value).to(posterior.device))
-            elif isinstance(value, Guidance):
+            elif isinstance(value, Method):
                 setattr(moved, name, value.to(posterior))
-            elif name == "posterior":
-                setattr(moved, name, posterior)
         return moved
 
-    def config(self) -> dict[str, Any]:
-        """The plain data that rebuilds the method, beside its tensors."""
-        return {}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The tensors of a learned method."""
-        return {}
-
-
-class NoGuidance(Guidance):
-    """No change: q equals p, or the base is wanted for comparison."""
-
-    name = "none"
-
-    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
-        return denoiser
-
-
-class GradientGuided(Wrapped):
-    """mean_q = mean_p + s^2 grad_z a(z, s): the score plus the gradient of a log ratio."""
-
-    def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
-        """a(z, s), with shape (*, K).
-
-        Arguments:
-            z: noisy parameters, with shape (*, K, D), tracked by autograd.
-            s: the noise level, broadcasting to (*, K, 1).
-            mean: the base's denoised mean at z, tracked by autograd.
-        """
-        raise NotImplementedError
-
-    needs_mean_gradient: bool = True
-
-    def mean(self, z: Tensor, s: Tensor) -> Tensor:
-        tracked = torch.is_grad_enabled() and z.requires_grad  # a density is asked for: it needs dmean/dz
-        with torch.enable_grad():
-            z = z if tracked else z.detach().requires_grad_(True)
-            if self.needs_mean_gradient or tracked:
-                mean = self.inner.mean(z, s)
-            else:
-                with torch.no_grad():
-                    mean = self.inner.mean(z, s)
-            a = self.log_ratio(z, s, mean)
-            gradient = torch.zeros_like(z)
-            if a.requires_grad:  # not where every mean lies outside q's support
-                (gradient,) = torch.autograd.grad(a.sum(), z, create_graph=tracked)
-            guided = mean + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
-        return guided if tracked else guided.detach()
-
-
-def check_learned(name: str, denoiser: Denoiser, dim: int, observed: list[bool] | None) -> None:
-    """Refuses a question that a learned guidance was not trained for.
-
-    Arguments:
-        name: the method.
-        denoiser: the base with its bound observations.
-        dim: the number D of diffused variables in training.
-        observed: the entries of x that were observed in training, m of them; all if None.
-    """
-    seen = ~torch.isnan(denoiser.x)
-    wanted = torch.ones_like(seen[0]) if observed is None else torch.tensor(observed, device=seen.device)
-    if denoiser.dim == dim and bool((seen == wanted).all()):
-        return
-    trained = "all of x" if observed is None else f"{sum(observed)} of {len(observed)} entries of x"
-    what = "theta" if observed is None else "theta and the rest of x"
-    raise InputError(
-        f"method {name!r} was learned to draw {what} from {trained}, and something else is asked; adapt again, for "
-        "`predict` with observed= (which entries of x are seen), or use transport, rejuvenate or sir"
-    )
+    def because(self, why: str) -> Method:
+        """The same method with the reason why it was taken."""
+        told = copy.copy(self)
+        told.why = why
+        return told
