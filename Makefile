@@ -2,8 +2,10 @@
 VENV := .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
-EXTRAS := dev
-STAMP := $(VENV)/.installed-$(EXTRAS)
+PROJECTS := pyproject.toml benchmarks/pyproject.toml studies/transits/pyproject.toml
+STAMP := $(VENV)/.installed
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# One thread a process: two OpenMP threads on busy cores wait for each other.
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
@@ -12,18 +14,18 @@ export OMP_NUM_THREADS ?= 1
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): $(PROJECTS) constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	$(PIP) --upgrade pip
+	$(PIP) -c constraints.txt -e ".[dev]" -e benchmarks -e studies/transits
 	@touch $@
 
-install: $(STAMP)  ## create .venv and install reprior with the pinned versions
+install: $(STAMP)  ## create .venv and install the three packages with the pinned versions
 
 demo: install  ## change a prior end to end, print a table, write out/demo.png and out/report.html
-	$(BIN)/reprior demo --out out
+	$(BIN)/python examples/demo.py --out out
 
-test: install  ## run the tests
+test: install  ## run the tests of the library, the benchmark and the study
 	$(BIN)/python -m pytest -n 2
 
 lint: install  ## ruff and basedpyright
