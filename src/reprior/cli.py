@@ -10,8 +10,6 @@ from rich.console import Console
 from rich.table import Table
 
 from reprior._version import __version__
-from reprior_bench.cli import app as bench_app
-from reprior_transits.cli import app as lightcurve_app
 
 app = typer.Typer(
     help="Change the prior of a trained simulation-based posterior, with no new simulations.",
@@ -20,11 +18,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(bench_app, name="bench")
-app.add_typer(lightcurve_app, name="lightcurve")
 console = Console()
-
-Threads = Annotated[int, typer.Option(help="Torch threads; more than one is slower on busy cores.")]
 
 
 def _version(show: bool) -> None:
@@ -42,62 +36,15 @@ def main(
     """Change the prior of a trained simulation-based posterior, with no new simulations."""
 
 
-def _threads(count: int) -> None:
-    import torch
-
-    torch.set_num_threads(count)
-
-
 @app.command()
-def tasks() -> None:
-    """List the benchmark tasks: dimensions, priors of both regimes, and what their reference posterior is."""
-    from reprior import tasks as registry
-    from reprior_bench.tasks.describe import describe_prior
+def methods() -> None:
+    """List the methods that `reprior.adapt` knows."""
+    from reprior.methods import registered
 
-    table = Table(title="Tasks (regimes: id, ood)", show_lines=True)
-    for column in ("task", "theta", "x", "reference posterior"):
-        table.add_column(column)
-    changes = Table(title="Prior p and target prior q", show_lines=True)
-    for column in ("task", "regime", "p", "q"):
-        changes.add_column(column, no_wrap=column in ("task", "regime"))
-    for name in registry.names():
-        task = registry.get(name)
-        parameters = f"{task.dim}: {', '.join(task.parameters)}"
-        table.add_row(name, parameters, str(task.x_dim), task.reference_kind)
-        for regime in task.regimes:
-            p, q = task.training_prior(regime), task.target_prior(regime)
-            changes.add_row(name, regime, describe_prior(p), describe_prior(q))
+    table = Table("method", "what it does", show_lines=True)
+    for name, method in registered().items():
+        table.add_row(name, method.summary)
     console.print(table)
-    console.print(changes)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the picture and the report.")] = Path("out"),
-    threads: Threads = 1,
-) -> None:
-    """Simulate, train, change the prior, sample, compare with the exact posterior; about two minutes."""
-    _threads(threads)
-    from reprior.demo import draw_picture, run_demo
-
-    result = run_demo()
-    table = Table(title="Ornstein-Uhlenbeck process, new prior")
-    names = result.posterior.parameters
-    for column in ("posterior", names[0], names[1], "C2ST against exact"):
-        table.add_column(column)
-    for row in result.rows:
-        table.add_row(*row)
-    console.print(table)
-    for part, seconds in result.seconds.items():
-        console.print(f"{part}: {seconds:.1f} s")
-    typer.echo(str(result.info))
-    picture = draw_picture(result, out / "demo.png")
-    console.print(f"picture: {picture}")
-    from reprior.diagnostics import diagnose
-
-    found = diagnose(result.adapted, x=result.x)
-    typer.echo(str(found))
-    console.print(f"report: {found.to_html(out / 'report.html')}")
 
 
 @app.command()
@@ -109,12 +56,14 @@ def report(
     simulations: Annotated[Path | None, typer.Option(help="Stored simulations, if saved apart.")] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
-    threads: Threads = 1,
+    threads: Annotated[int, typer.Option(help="Torch threads; more than one is slower on busy cores.")] = 1,
 ) -> None:
     """Diagnose an adapted posterior: ok, caution or do not trust, with the reasons, as text and as one HTML file."""
-    _threads(threads)
+    import torch
+
     from reprior.diagnostics import run_report
 
+    torch.set_num_threads(threads)
     found = run_report(adapted, x, out, seed=seed, simulations=simulations)
     typer.echo(str(found))
     console.print(f"report: {out if out.suffix else out.with_suffix('.html')}")
