@@ -147,7 +147,7 @@ def test_save_and_load(tmp_path):
     sims = Simulations.create(theta, x, prior=PRIOR, parameters=["a", "b"], missing="keep")
     path = sims.save(tmp_path / "sims")
     back = Simulations.load(tmp_path / "sims")
-    assert io.kind_of(path) == "simulations"
+    assert io.header_of(path)["kind"] == "simulations"
     assert torch.equal(back.theta, sims.theta)
     assert torch.equal(back.x.nan_to_num(7.0), sims.x.nan_to_num(7.0))
     assert back.parameters == ("a", "b")

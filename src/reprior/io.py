@@ -6,8 +6,8 @@ A file is a single `.safetensors` file: named tensors, and a header whose metada
     {"format": "reprior", "version": 1, "kind": ..., "meta": {...}, "digest": ...}
 
 `kind` says what the file is ("simulations", "posterior", ...). `meta` is plain data: dictionaries with text
-keys, lists, numbers, text, true/false, null. `digest` is the SHA-256 of kind, meta and the tensors (names,
-dtypes, shapes, bytes), so that a damaged or hand-edited file is refused instead of giving wrong numbers.
+keys, lists, numbers, text, true/false, null. `digest` is the fingerprint (`reprior.fingerprint`) of kind, meta and the
+tensors, so that a damaged or hand-edited file is refused instead of giving wrong numbers.
 
 Files are written whole or not at all: to a temporary file in the same folder, flushed to disk, then renamed
 over the target. Reading runs no code from the file: nothing is ever unpickled. The same content gives the
@@ -17,7 +17,6 @@ same bytes.
 from __future__ import annotations
 
 import csv
-import hashlib
 import json
 import os
 import uuid
@@ -33,14 +32,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from reprior.errors import FileFormatError, InputError
+from reprior.fingerprint import fingerprint
 
 __all__ = [
     "FORMAT_VERSION",
     "SUFFIX",
     "File",
     "digest_of",
-    "fingerprint",
-    "kind_of",
+    "header_of",
     "read",
     "read_rows",
     "resolve",
@@ -54,6 +53,7 @@ FORMAT_VERSION = 1
 SUFFIX = ".safetensors"
 _KEY = "reprior"
 _LENGTH = 8  # bytes that state how long the header is
+_DIGITS = 64  # hexadecimal digits of the digest: all that SHA-256 has
 # A safetensors header is at most 100 MB; a larger "length" in the first 8 bytes means another kind of file.
 _MAX_HEADER = 100_000_000
 
@@ -90,7 +90,7 @@ def write(path: str | os.PathLike[str], kind: str, tensors: Mapping[str, Tensor]
         "version": FORMAT_VERSION,
         "kind": kind,
         "meta": json.loads(text),
-        "digest": _digest(kind, text, kept),
+        "digest": fingerprint(kind, text, kept, digits=_DIGITS),
     }
     data = safetensors.torch.save(kept, metadata={_KEY: json.dumps(header, sort_keys=True)})
 
@@ -121,9 +121,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     return write_bytes(path, text.encode("utf-8"))
 
 
-def write_rows(
-    rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], digits: int | None = None
-) -> Path:
+def write_rows(rows: Sequence[Mapping[str, Any]], path: str | os.PathLike[str], digits: int | None = None) -> Path:
     """Writes rows of one kind as CSV, whole or not at all, and returns its path.
 
     Arguments:
@@ -145,22 +143,6 @@ def read_rows(path: str | os.PathLike[str]) -> list[dict[str, str]]:
         return []
     with open(path, newline="", encoding="utf-8") as stream:
         return list(csv.DictReader(stream))
-
-
-def fingerprint(*parts: Any) -> str:
-    """A short hash of tensors and plain data, to tell one data set, base or question from another.
-
-    Arguments:
-        parts: Tensors (their shapes and bytes count) and JSON-ready data.
-    """
-    sha = hashlib.sha256()
-    for part in parts:
-        if isinstance(part, Tensor):
-            sha.update(json.dumps([str(part.dtype), list(part.shape)]).encode())
-            sha.update(part.detach().cpu().contiguous().numpy().tobytes())
-        else:
-            sha.update(json.dumps(part, sort_keys=True, default=str).encode())
-    return sha.hexdigest()[:16]
 
 
 def read(path: str | os.PathLike[str], kind: str | tuple[str, ...]) -> File:
@@ -186,7 +168,7 @@ def read(path: str | os.PathLike[str], kind: str | tuple[str, ...]) -> File:
         tensors = safetensors.torch.load(data)
     except SafetensorError as error:
         raise FileFormatError(f"{source} is truncated or damaged: {error}.") from error
-    if _digest(header["kind"], _canonical(header["meta"]), tensors) != header["digest"]:
+    if fingerprint(header["kind"], _canonical(header["meta"]), tensors, digits=_DIGITS) != header["digest"]:
         raise FileFormatError(
             f"{source} was altered after it was written (its content does not match its digest). "
             "Restore it from a copy, or make it again."
@@ -194,32 +176,23 @@ def read(path: str | os.PathLike[str], kind: str | tuple[str, ...]) -> File:
     return File(kind=header["kind"], tensors=tensors, meta=header["meta"])
 
 
-def kind_of(path: str | os.PathLike[str]) -> str:
-    """The kind of a file; reads the header only.
+def header_of(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The header of a file, with its kind, meta and digest; the tensors are not read.
 
     Arguments:
         path: The file; `.safetensors` is appended when it has no suffix.
     """
-    return _stated(path)["kind"]
-
-
-def digest_of(path: str | os.PathLike[str]) -> str:
-    """The digest that a file states of its content; reads the header only.
-
-    Arguments:
-        path: The file; `.safetensors` is appended when it has no suffix.
-    """
-    return _stated(path)["digest"]
-
-
-def _stated(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The header of a file, and nothing more of it."""
     source = _existing(path)
     with open(source, "rb") as stream:
         size = os.fstat(stream.fileno()).st_size
         start = stream.read(_LENGTH)
         start += stream.read(min(int.from_bytes(start, "little"), _MAX_HEADER))
     return _header(source, start, size)
+
+
+def digest_of(path: str | os.PathLike[str]) -> str:
+    """The digest that a file states of its content; the tensors are not read."""
+    return header_of(path)["digest"]
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
@@ -270,16 +243,6 @@ def _check_plain(value: Any, where: str) -> None:
         raise InputError(
             f"{where} is a {type(value).__name__}: it must be plain data (dict, list, number, text, true/false, None)."
         )
-
-
-def _digest(kind: str, meta: str, tensors: Mapping[str, Tensor]) -> str:
-    sha = hashlib.sha256(json.dumps([kind, meta]).encode())
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        sha.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
-        if tensor.numel():
-            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
-    return sha.hexdigest()
 
 
 def _header(path: Path, data: bytes, size: int) -> dict[str, Any]:
