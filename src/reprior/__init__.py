@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 from reprior._version import __version__
 
 if TYPE_CHECKING:
-    from reprior import priors
-    from reprior_bench import metrics
-    from reprior_bench import tasks
+    from reprior import methods, priors
     from reprior.adapted import AdaptedPosterior, adapt
     from reprior.diagnostics import Report, diagnose
     from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
@@ -52,18 +50,18 @@ _HOMES = {
     "SimformerSettings": "networks.simformer",
     "Simulations": "simulations",
     "SupportError": "errors",
-    "Training": "diffusion.training",
+    "Training": "networks.fit",
     "Update": "sequential.result",
     "Updates": "sequential.result",
     "adapt": "adapted",
     "diagnose": "diagnostics",
     "from_sbi": "integrations.sbi",
     "load": "loading",
-    "simulate": "simulation",
+    "simulate": "simulator",
     "train": "trainer",
     "update": "sequential.update",
 }
-_MODULES = ("metrics", "priors", "tasks")
+_MODULES = ("methods", "priors")
 
 __all__ = [
     "PAPER_SAMPLER",
@@ -89,10 +87,9 @@ __all__ = [
     "diagnose",
     "from_sbi",
     "load",
-    "metrics",
+    "methods",
     "priors",
     "simulate",
-    "tasks",
     "train",
     "update",
 ]

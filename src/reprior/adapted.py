@@ -15,30 +15,30 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 from warnings import warn
 
 import torch
 from torch import Tensor
 
 from reprior import io, priors
-from reprior_bench import metrics
-from reprior.change import PriorChange, make_change
+from reprior.change import PriorChange
+from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, chunked
-from reprior.distance import warned
+from reprior.distance import distance_warning
 from reprior.errors import InputError
-from reprior.methods.method import Guidance
-from reprior.methods.registry import METHODS, build_guidance
 from reprior.info import Info
-from reprior.posterior import Posterior, as_shape, check_seed, check_x, fresh_seed, redraw, warn_of_lost
-from reprior.weights import pareto_k, share
+from reprior.methods import Method, Problem, find
+from reprior.posterior import Posterior, warn_of_lost
+from reprior.sampling import Draws, as_shape, check_x, count_of, redraw
+from reprior.seeds import check_seed, fresh_seed
+from reprior.target import make_change
+from reprior.weights import relative_ess, systematic
 
 __all__ = ["AdaptedPosterior", "adapt"]
 
-CHECK_DRAWS = 2_000  # base draws behind ESS, k-hat and Z(x)
+CHECK_DRAWS = 2_000  # base draws behind ESS and k-hat, made when they are asked for
 CHECK_SAMPLER = Sampler(steps=20)
-LOW_ESS = 0.01
-HIGH_K = 0.7
 LARGEST_LOG = 700.0  # exp of more is no number in double precision
 FEW_EFFECTIVE = 100  # effective draws behind Z(x) below which its error is some 10 %
 
@@ -52,7 +52,7 @@ def adapt(
     accept_outside: bool = False,
     observed: Tensor | None = None,
     progress: bool = False,
-    cache: str | os.PathLike[str] | None = None,
+    folder: str | os.PathLike[str] | None = None,
 ) -> AdaptedPosterior:
     """Changes the prior of a posterior. No simulator is called and the base is left as it is.
 
@@ -60,194 +60,237 @@ def adapt(
         posterior: the base posterior, trained under p; or an NPE, NLE or NRE posterior of sbi (resampled).
         target: the target prior q: a torch Distribution, a list of them, a scipy distribution, a callable log-density
             (up to a constant), or samples with shape (n, d).
-        method: "auto", or one of `reprior.methods.registry.METHODS`.
-        settings: the method's settings; "paper" or "best" name presets of the learned ones.
+        method: the name of a method: "auto", or one of `reprior.methods.registered()`.
+        settings: the method's settings, or the name of a preset ("best" or "paper" for learned ratios).
         seed: the same seed gives the same adapted posterior on the same machine.
         accept_outside: go on although q has mass outside p's support.
         observed: for `AdaptedPosterior.predict` with a learned method: which entries of x are observed, with shape (m,).
         progress: show progress bars.
-        cache: a folder where a learned method keeps its base draws, so that another estimator, or a call that was cut
-            off, need not draw them again.
+        folder: where a learned method keeps its base draws, so that another estimator, or a call that was cut off, finds
+            them; nothing is kept if not given.
     """
-    if method not in METHODS:
-        raise InputError(f"method {method!r} is unknown; allowed: {', '.join(METHODS)}")
+    kind = find(method)
     if not isinstance(posterior, Posterior):
         from reprior.integrations.sbi import adapt_sbi
 
         return adapt_sbi(posterior, target, method, settings, seed, accept_outside)
     seed = check_seed(seed)
+    chosen = kind.checked(settings)
     change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
-    warnings = []
-    if change.outside > 0:
-        warnings.append(
-            f"{100 * change.outside:.3g} % of the target prior's mass lies outside the prior's support and is left out"
-        )
-    if change.same and method != "none":
-        guidance, why = build_guidance("none", posterior, change, None, seed, observed, progress)
+    mask = None if observed is None else torch.as_tensor(observed, dtype=torch.bool)
+    kept = None if folder is None else Path(folder)
+    problem = Problem(posterior, change, seed, mask, progress, kept)
+    if change.same:
         where = " inside its support" if change.outside > 0 else ""
-        why = f"the target prior equals the prior{where}, so nothing changes"
+        made = find("none")(problem).because(f"the target prior equals the prior{where}, so nothing changes")
     else:
-        guidance, why = build_guidance(method, posterior, change, settings, seed, observed, progress, cache)
-    return AdaptedPosterior(posterior, change, guidance, why, tuple(warnings), posterior.sampler)
+        made = kind.build(problem, chosen)
+    return AdaptedPosterior(posterior, change, made, posterior.sampler)
 
 
 @dataclass(frozen=True)
-class AdaptedPosterior:
+class AdaptedPosterior(Draws):
     """q(theta | x), from a posterior p(theta | x) and a change of prior.
 
     Attributes:
         posterior: the base posterior.
         change: the change of prior.
-        guidance: the method.
-        why: one sentence: why this method.
-        warnings: what there is to warn of, whatever x.
+        method: the method that draws; its name is ``method.name``.
         sampler: the sampler; the base's default.
+        notes: what there is to warn of, whatever x.
     """
 
     posterior: Posterior
     change: PriorChange
-    guidance: Guidance
-    why: str = ""
-    warnings: tuple[str, ...] = ()
+    method: Method
     sampler: Sampler = field(default_factory=Sampler)
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        return f"AdaptedPosterior({self.method}: {self.why}; {self.posterior!r})"
+        return f"AdaptedPosterior({self.method.name}: {self.why}; {self.posterior!r})"
 
     @property
-    def method(self) -> str:
-        """The name of the method."""
-        return self.guidance.name
+    def dim(self) -> int:
+        """The number d of parameters."""
+        return self.posterior.dim
+
+    @property
+    def x_dim(self) -> int:
+        """The number m of entries of x."""
+        return self.posterior.x_dim
+
+    @property
+    def why(self) -> str:
+        """One sentence: why this method."""
+        return self.method.why
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What there is to warn of, whatever x."""
+        if not self.change.outside > 0:
+            return self.notes
+        lost = f"{100 * self.change.outside:.3g} % of the target prior's mass lies outside the prior's support and is left out"
+        return (*self.notes, lost)
 
     def to(self, device: str | torch.device) -> AdaptedPosterior:
         """The same adapted posterior on another device, base and learned networks included."""
         if not isinstance(self.posterior, Posterior):
             raise InputError("this base is no diffusion of reprior: move the sbi posterior itself, and adapt it again")
         posterior = self.posterior.to(device)
-        return replace(self, posterior=posterior, guidance=self.guidance.to(posterior))
+        return replace(self, posterior=posterior, method=self.method.to(posterior))
 
+    # Draw
+
+    @overload
     def sample(
         self,
-        shape: int | Sequence[int],
+        sample_shape: int | Sequence[int],
+        x: Tensor,
+        seed: int | None = ...,
+        sampler: Sampler | None = ...,
+        correct: str = ...,
+        return_info: Literal[False] = ...,
+        progress: bool = ...,
+        show_progress_bars: bool = ...,
+    ) -> Tensor: ...
+    @overload
+    def sample(
+        self,
+        sample_shape: int | Sequence[int],
+        x: Tensor,
+        seed: int | None = None,
+        sampler: Sampler | None = None,
+        correct: str = "no",
+        *,
+        return_info: Literal[True],
+        progress: bool = False,
+        show_progress_bars: bool = False,
+    ) -> tuple[Tensor, Info]: ...
+    def sample(
+        self,
+        sample_shape: int | Sequence[int],
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
         correct: str = "no",
         return_info: bool = False,
+        progress: bool = False,
         show_progress_bars: bool = False,
-    ) -> Any:
+    ) -> Tensor | tuple[Tensor, Info]:
         """Draws theta ~ q(theta | x) for one observation.
 
         Arguments:
-            shape: the sample shape, (n,) or n.
+            sample_shape: the sample shape, (n,) or n.
             x: one observation, with shape (m,) or (1, m).
-            seed: makes the draws repeatable.
+            seed: makes the draws repeatable; without it they follow torch's global random state.
             sampler: another sampler than the default.
             correct: "no"; "resample" the draws towards the exact target with the base's own densities; or "weights", to
                 return them with their log weights in the info.
             return_info: also return an `Info`.
-            show_progress_bars: no bar is shown; taken so that sbi's diagnostics (run_sbc, run_tarp) can call this.
+            progress: show a progress bar.
+            show_progress_bars: the same by sbi's name, so that its diagnostics (run_sbc, run_tarp) take this posterior.
 
-        Returns: theta, with shape (*shape, d), or (theta, info).
+        Returns: theta, with shape (*sample_shape, d), or (theta, info).
         """
-        shape = as_shape(shape)
-        x = check_x(x, self.posterior.x_dim, single=True)
+        if correct == "no":
+            both = super().sample(sample_shape, x, seed, sampler, return_info=True, progress=progress or show_progress_bars)
+            return both if return_info else both[0]
         if correct == "weights" and not return_info:
             raise InputError(
                 "correct='weights' gives the weights in the info: pass return_info=True, or correct='resample'"
             )
-        if correct == "no":
-            theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
-            theta = theta[:, 0]
-        else:
-            theta, info = self._corrected(x, shape, fresh_seed() if seed is None else seed, sampler, correct)
-        theta = theta.reshape(*shape, self.posterior.dim)
-        base = self.posterior
-        return (theta, warned(info, base.simulations, base.scales.x, x)) if return_info else theta
-
-    def sample_batched(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        return_info: bool = False,
-        show_progress_bars: bool = False,
-    ) -> Any:
-        """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
-        shape = as_shape(shape)
-        x = check_x(x, self.posterior.x_dim)
-        theta, info = self._draw(x, shape, seed, sampler or self.sampler, False)
-        theta = theta.reshape(*shape, len(x), self.posterior.dim)
+        shape, x = as_shape(sample_shape), check_x(x, self.x_dim, single=True)
+        seed = fresh_seed() if seed is None else check_seed(seed)
+        theta, info = self._corrected(x, shape, seed, sampler or self.sampler, correct)
+        theta = theta.reshape(*shape, self.dim)
         return (theta, info) if return_info else theta
 
-    def predict(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        return_info: bool = False,
-    ) -> Any:
-        """Draws q(theta, x_missing | x_observed); arguments and result as in `Posterior.predict`."""
-        shape = as_shape(shape)
-        x = check_x(x, self.posterior.x_dim, single=True, missing=True)
-        both, info = self._draw(x, shape, seed, sampler or self.sampler, True)
-        theta, full = self.posterior.split_prediction(both[:, 0], x[0])
-        theta = theta.reshape(*shape, self.posterior.dim)
-        full = full.reshape(*shape, self.posterior.x_dim)
-        return (theta, full, info) if return_info else (theta, full)
+    def _split(self, both: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.posterior._split(both, x)
 
     def _draw(
-        self, x: Tensor, shape: Sequence[int], seed: int | None, sampler: Sampler, predict: bool
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, predict: bool, progress: bool
     ) -> tuple[Tensor, Info]:
-        n = int(torch.Size(shape).numel())
-        if n < 1:
-            raise InputError(f"the sample shape must hold at least one sample; got {tuple(shape)}")
-        if self.guidance.corrections and not sampler.corrections:
-            sampler = replace(sampler, corrections=self.guidance.corrections)
-        began = time.monotonic()
-        generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
+        n, began, sampler = count_of(shape), time.monotonic(), sampler or self.sampler
+        if self.method.corrections and not sampler.corrections:
+            sampler = replace(sampler, corrections=self.method.corrections)
+        generator = torch.Generator().manual_seed(seed)
         denoiser = self.posterior.condition(x, predict)
-        z, notes = self.guidance.draw(denoiser, n, sampler, generator)
-        theta, rejected = self._fill(self.posterior.to_user(z), denoiser, sampler, generator)
-        log_w = notes.pop("log_w", None)
-        if log_w is None:
-            log_w = self.change.log_w(chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, generator)).cpu()
-        notes, warnings = _judge(log_w, notes)
-        seconds = time.monotonic() - began
-        info = Info(self.method, n, len(x), seconds, rejected, self.why, (*self.warnings, *warnings), notes)
+        drawn = self.method.draw(denoiser, n, sampler, generator)
+        theta, rejected, failed = self.fill(self.posterior.to_user(drawn.theta), denoiser, sampler, generator)
+        base = self.posterior
+
+        def weights() -> Tensor:
+            if drawn.log_w is not None:
+                return drawn.log_w
+            pool = chunked(denoiser, CHECK_DRAWS, CHECK_SAMPLER, torch.Generator().manual_seed(seed))
+            return self.change.log_w(pool).cpu()
+
+        def distant() -> tuple[str, ...]:
+            return distance_warning(base.simulations, base.scales.x, x) if len(x) == 1 and not predict else ()
+
+        info = Info(
+            self.method.name,
+            n,
+            len(x),
+            time.monotonic() - began,
+            rejected,
+            self.why,
+            drawn.told,
+            {**failed, **drawn.failed},
+            drawn.figures,
+            notes=self.warnings,
+            _log_w=weights,
+            _distant=distant,
+        )
         return theta, info
 
-    def _fill(self, theta: Tensor, denoiser: Any, sampler: Sampler, generator: Any) -> tuple[Tensor, float]:
-        """Draws again what fell outside the support of p or q; also gives the fraction that did."""
+    def fill(
+        self, theta: Tensor, denoiser: Denoiser, sampler: Sampler, generator: torch.Generator
+    ) -> tuple[Tensor, float, dict[int, str]]:
+        """Draws again what fell outside the support of p or q.
+
+        Arguments:
+            theta: draws in the user's units, with shape (n, K, D); NaN at observations that failed.
+            denoiser: the base with the K observations.
+            sampler: the sampler.
+            generator: the source of randomness.
+
+        Returns: theta, the fraction that was drawn again, and the observations that could not be, with the reason.
+        """
+
+        def more(some: list[int], count: int) -> Tensor:
+            drawn = self.method.draw(denoiser.select(some), max(10, count), sampler, generator)
+            return self.posterior.to_user(drawn.theta)
+
         return redraw(
             theta,
-            lambda count: self.posterior.to_user(self.guidance.draw(denoiser, max(10, count), sampler, generator)[0]),
+            more,
             lambda both: self.change.inside(both[..., : self.posterior.dim]),
             "the support of the target prior; the observation and the target prior may not agree",
         )
 
     def _corrected(
-        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, how: str
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler, how: str
     ) -> tuple[Tensor, Info]:
-        from reprior.correction import fix, importance_correction
+        from reprior.correction import freeze, importance_correction
 
         if how not in ("resample", "weights"):
             raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights")
-        fixed = fix(self, sampler or self.sampler)
-        theta, info = fixed._draw(x, shape, seed, sampler or self.sampler, False)
+        frozen = freeze(self, sampler)
+        theta, info = frozen._draw(x, shape, seed, sampler, False, False)
+        if info.failed:
+            raise InputError(info.failed[0])
         theta = theta[:, 0]
-        log_w = importance_correction(fixed, theta, x)
-        ess = metrics.ess(log_w)
-        details = {**info.details, "correction_ess": ess}
+        log_w = importance_correction(frozen, theta, x)
+        figures = {**info.figures, "relative ESS of the correction": (relative_ess(log_w),)}
         if how == "weights":
-            return theta, replace(info, details={**details, "log_weights": log_w})
-        from reprior.methods.sir import systematic
-
+            return theta, replace(info, figures=figures, weights=log_w)
         index = systematic(log_w, len(theta), torch.Generator().manual_seed(seed + 7))
-        details["correction_duplicates"] = len(theta) - len(index.unique())
-        return theta[index], replace(info, details=details)
+        figures["duplicates"] = (float(len(theta) - len(index.unique())),)
+        return theta[index], replace(info, figures=figures)
+
+    # Evaluate
 
     def log_r(self, theta: Tensor) -> Tensor:
         """log q(theta) - log p(theta), up to a constant where q is unnormalised; theta has shape (*, d)."""
@@ -257,7 +300,7 @@ class AdaptedPosterior:
         """Z(x) = q(x) / p(x) = E_p(theta|x)[r], and its standard error; a Bayes factor if q is normalised.
 
         The error is that of the average over base draws: how wrong the base itself is, it cannot tell (`diagnose` looks).
-        Where mass of q outside p's support was left out (``accept_outside``), q is what is left of it, normalised.
+        Where mass of q outside p's support was left out, q is the rest of it, normalised.
 
         Arguments:
             x: one observation, with shape (m,) or (1, m).
@@ -271,7 +314,7 @@ class AdaptedPosterior:
             )
         if self.change.kind == "callable":
             warn("log q was given as a function, maybe up to a constant: then this ratio is too", stacklevel=2)
-        log_w = self._log_w_draws(x, draws, seed).double()
+        log_w = self._base_weights(x, draws, seed).double()
         if self.change.outside > 0:
             log_w = log_w - math.log1p(-self.change.outside)
         top = float(log_w.max())
@@ -282,23 +325,6 @@ class AdaptedPosterior:
                 f"log q(x)/p(x) is {log_z:.6g}, so the ratio itself is no number: normalise log q, or take off its constant"
             )
         return math.exp(log_z), math.exp(top) * float(r.std()) / math.sqrt(draws)
-
-    def _log_w_draws(self, x: Tensor, draws: int, seed: int) -> Tensor:
-        x = check_x(x, self.posterior.x_dim, single=True)
-        theta = self.posterior.sample((draws,), x, seed=seed)
-        log_w = self.change.log_w(self.change.scale.forward(theta))
-        effective = draws * share(log_w)
-        if effective == 0:
-            raise InputError(
-                f"none of {draws} draws of the base at this x has mass under the target prior, so q(x) / p(x) is not known; "
-                "raise draws, or look whether x and the target prior agree"
-            )
-        if effective < FEW_EFFECTIVE:
-            warn(
-                f"q(x) / p(x) rests on {effective:.3g} effective draws of {draws}: raise draws, or do not rely on it",
-                stacklevel=3,
-            )
-        return log_w
 
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0) -> Tensor:
         """log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x); -inf outside the support.
@@ -312,11 +338,31 @@ class AdaptedPosterior:
         """
         theta = torch.as_tensor(theta, dtype=torch.float32).detach().cpu()
         log_p = self.posterior.log_prob(theta, x, steps)
-        log_w = self._log_w_draws(x, draws, seed).double()
+        log_w = self._base_weights(x, draws, seed).double()
         log_z = torch.logsumexp(log_w, 0) - math.log(draws)
         inside = torch.isfinite(priors.log_prob(self.posterior.prior, theta))
         value = log_p + self.change.log_r(theta) - log_z.to(theta.dtype)
         return torch.where(inside, value, torch.full_like(value, -torch.inf))
+
+    def _base_weights(self, x: Tensor, draws: int, seed: int) -> Tensor:
+        """Log weights of base draws at one x, with shape (draws,); warns where few of them count."""
+        x = check_x(x, self.posterior.x_dim, single=True)
+        theta = self.posterior.sample((draws,), x, seed=seed)
+        log_w = self.change.log_w(self.change.scale.forward(theta))
+        effective = draws * relative_ess(log_w)
+        if effective == 0:
+            raise InputError(
+                f"none of {draws} draws of the base at this x has mass under the target prior, so q(x) / p(x) is not known; "
+                "raise draws, or look whether x and the target prior agree"
+            )
+        if effective < FEW_EFFECTIVE:
+            warn(
+                f"q(x) / p(x) rests on {effective:.3g} effective draws of {draws}: raise draws, or do not rely on it",
+                stacklevel=3,
+            )
+        return log_w
+
+    # Hand on
 
     def sbi_params(self, seed: int = 0) -> dict[str, Any]:
         """What sbi's ``sample(..., guidance_method="density_ratio", guidance_params=...)`` takes.
@@ -340,57 +386,16 @@ class AdaptedPosterior:
 
         return to_arviz(self, x, draws, seed)
 
-    def save(self, path: str | Path, simulations: bool = False) -> Path:
+    def save(self, path: str | Path, simulations: bool = True) -> Path:
         """Writes the adapted posterior, base included, to one file (safetensors with JSON).
 
         Arguments:
             path: the file; ``.safetensors`` is added where there is no suffix.
             simulations: whether the stored simulations go with it (`diagnose` uses them for calibration).
         """
+        from reprior.loading import adapted_parts
+
         tensors, meta = self.posterior.to_parts(simulations)
-        more, change = self.to_parts()
+        more, change = adapted_parts(self)
         warn_of_lost({**meta, **change})
         return io.write(path, "adapted", tensors | more, {**meta, **change})
-
-    def to_parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """The tensors and plain data of the change of prior, without the base."""
-        tensors = {f"guidance.{k}": v for k, v in self.guidance.tensors().items()}
-        log_r = self.change.log_q
-        learned: Any = log_r if self.change.is_ratio and isinstance(log_r, torch.nn.Module) else None
-        if learned is not None:
-            tensors |= {f"target.{k}": v for k, v in learned.state_dict().items()}
-        if self.change.region is not None:
-            tensors["region"] = self.change.region
-        points = None if self.change.is_ratio else self.change.mark_points()
-        meta = {
-            "target": priors.to_dict(self.change.target) if self.change.target is not None else None,
-            "target_kind": self.change.kind,
-            "target_config": None if learned is None else learned.config(),
-            "target_mark": None if points is None else self.change.mark(points).tolist(),
-            "target_points": None if points is None else points.tolist(),
-            "outside": None if math.isnan(self.change.outside) else self.change.outside,
-            "method": self.method,
-            "guidance": self.guidance.config(),
-            "why": self.why,
-            "warnings": list(self.warnings),
-            "adapted_sampler": vars(self.sampler),
-        }
-        return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta
-
-
-def _judge(log_w: Tensor, notes: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """ESS/N and k-hat of the prior-ratio weights, and what they warn of."""
-    ess = [share(log_w[:, k]) for k in range(log_w.shape[1])]
-    k_hat = [pareto_k(log_w[:, k]) for k in range(log_w.shape[1])]
-    warnings = []
-    if min(ess) < LOW_ESS:
-        warnings.append(
-            f"ESS/N of the prior-ratio weights is {min(ess):.2g}: the target prior is hardly covered by the base samples"
-        )
-    elif max(k_hat) > HIGH_K:
-        warnings.append(
-            f"Pareto k-hat of the prior-ratio weights is {max(k_hat):.2f} (> {HIGH_K}): heavy-tailed weights"
-        )
-    one = len(ess) == 1
-    rest = {k: (v[0] if one and isinstance(v, list) and len(v) == 1 else v) for k, v in notes.items()}
-    return {**rest, "ess": ess[0] if one else ess, "k_hat": k_hat[0] if one else k_hat}, warnings

@@ -17,25 +17,27 @@ from torch import Generator, Tensor
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.methods.method import Guidance
+from reprior.methods.method import Method
 
 if TYPE_CHECKING:
     from reprior.adapted import AdaptedPosterior
 
-__all__ = ["Fixed", "fix", "importance_correction"]
+__all__ = ["Frozen", "freeze", "importance_correction"]
 
-STEPS = 24
+STEPS = 24  # Runge-Kutta steps of a density: its error is below one per cent
 
 
-class Fixed(Guidance):
-    """A guidance whose denoiser is made once and kept, so that all its draws at one x follow one law.
+class Frozen(Method):
+    """A method whose denoiser is made once and kept, so that all its draws at one x follow one law.
 
     Arguments:
-        inner: the guidance; what it draws to learn the posterior's width is drawn once.
+        inner: the method; what it draws to learn the posterior's width is drawn once.
     """
 
-    def __init__(self, inner: Guidance):
-        self.inner, self.name, self.corrections = inner, inner.name, inner.corrections
+    def __init__(self, inner: Method):
+        super().__init__(inner.problem, inner.settings)
+        self.inner, self.corrections, self.why = inner, inner.corrections, inner.why
+        self.name = inner.name  # pyright: ignore[reportAttributeAccessIssue]
         self.guided: Denoiser | None = None
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
@@ -47,7 +49,7 @@ class Fixed(Guidance):
         return self.guided
 
 
-def fix(adapted: AdaptedPosterior, sampler: Sampler) -> AdaptedPosterior:
+def freeze(adapted: AdaptedPosterior, sampler: Sampler) -> AdaptedPosterior:
     """The same adapted posterior for draws at one x that are to be corrected; refuses what has no density.
 
     Arguments:
@@ -55,19 +57,19 @@ def fix(adapted: AdaptedPosterior, sampler: Sampler) -> AdaptedPosterior:
         sampler: what it will be drawn with.
     """
     method = adapted.method
-    if not adapted.guidance.has_density:
+    if not method.has_density:
         raise _refusal(
-            f"method {method!r} averages over fresh draws in every step, so its samples have no density to correct with"
+            f"method {method.name!r} averages over fresh draws in every step, so its samples have no density to correct with"
         )
     noisy = "noise in every step" if sampler.kind == "euler_maruyama" else f"eta={sampler.eta}" if sampler.eta else ""
-    corrections = sampler.corrections or adapted.guidance.corrections
+    corrections = sampler.corrections or method.corrections
     if corrections:
         noisy = f"{corrections} Langevin corrections after each step"
     if noisy:
         raise _refusal(
-            f"method {method!r} is drawn with {noisy}, so its samples do not follow the density of the guided ODE"
+            f"method {method.name!r} is drawn with {noisy}, so its samples do not follow the density of the guided ODE"
         )
-    return replace(adapted, guidance=Fixed(adapted.guidance))
+    return replace(adapted, method=Frozen(method))
 
 
 def _refusal(why: str) -> InputError:
@@ -78,13 +80,13 @@ def importance_correction(adapted: AdaptedPosterior, theta: Tensor, x: Tensor) -
     """Log weights of adapted samples, with shape (n,).
 
     Arguments:
-        adapted: the adapted posterior that drew them, from `fix`.
+        adapted: the adapted posterior that drew them, from `freeze`.
         theta: its draws at x, with shape (n, d).
         x: the observation, with shape (1, m).
     """
     posterior = adapted.posterior
     denoiser = posterior.condition(x)
-    guided = adapted.guidance.guide(denoiser, torch.Generator().manual_seed(0))  # the one that drew theta
+    guided = adapted.method.guide(denoiser, torch.Generator().manual_seed(0))  # the one that drew theta
     log_p = posterior.density(denoiser, theta, STEPS)
     log_g = posterior.density(guided, theta, STEPS)
     return (log_p + adapted.change.log_r(theta) - log_g).detach()

@@ -1,8 +1,13 @@
-"""Reading posteriors back from files."""
+"""Files of posteriors and adapted posteriors: what `save` writes and `load` reads, without pickle.
+
+A prior is written as plain data where it can be. Where it cannot, a fingerprint of it is written (its log-density at fixed
+points), and `load` takes the prior again and compares.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,28 +17,21 @@ from torch import Tensor, nn
 
 from reprior import io, priors
 from reprior.adapted import AdaptedPosterior
-from reprior.change import PriorChange, make_change, outer_of, reach_of
+from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler
-from reprior.networks.fit import Training
 from reprior.errors import FileFormatError, InputError
-from reprior.methods.learned.guidance import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.methods.method import Guidance
-from reprior.methods.registry import METHODS, build_guidance
-from reprior_bench.methods.priorguide import MixtureRatio, PriorGuide, PriorGuideSettings
-from reprior.quadratic import Quadratic
-from reprior.methods.rejuvenate import RejuvenateGuidance, RejuvenateSettings
-from reprior.methods.transport import TransportGuidance
-from reprior_bench.methods.wsm import WeightedScoreGuidance
+from reprior.methods import Problem, registered
 from reprior.networks.build import rebuild
-from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
-from reprior.posterior import Posterior, Scales, mark_of
+from reprior.posterior import Posterior, Scales, prior_fingerprint
 from reprior.ratio_from_samples import RatioNetwork
-from reprior.methods.learned.losses import ESTIMATORS
 from reprior.sequential.surrogate import CarriedRatio
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
 
-__all__ = ["load", "rebuild_adapted"]
+__all__ = ["adapted_parts", "load", "part", "rebuild_adapted"]
+
+POINTS = 16  # draws of p, and of q, at which the fingerprint of a target prior looks
 
 
 def load(
@@ -42,6 +40,7 @@ def load(
     target: Any = None,
     embedding: nn.Module | None = None,
     estimator: Any = None,
+    coordinates: Any = None,
 ) -> Posterior | AdaptedPosterior:
     """Reads a posterior or an adapted posterior.
 
@@ -52,16 +51,19 @@ def load(
         embedding: the user's own embedding module, where the base has one.
         estimator: for a base that came from sbi with a network that is not sbi's own: an sbi posterior or estimator of
             the same architecture; its weights do not matter.
+        coordinates: the coordinates of an update that was saved, where they are the user's own.
     """
     file = io.read(path, ("posterior", "adapted"))
     try:
         posterior = _posterior(file.tensors, file.meta, prior, embedding, estimator)
-        return posterior if file.kind == "posterior" else rebuild_adapted(posterior, file.tensors, file.meta, target)
+        if file.kind == "posterior":
+            return posterior
+        return rebuild_adapted(posterior, file.tensors, file.meta, target, coordinates)
     except (KeyError, TypeError, RuntimeError) as error:
         raise FileFormatError(f"{path} does not hold what its kind {file.kind!r} needs: {error}") from error
 
 
-def part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start with a prefix, without it."""
     return {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
 
@@ -90,12 +92,7 @@ def _posterior(
     simulations = Simulations(stored["theta"], stored["x"], kept, names) if stored else None
     compress_theta, compress_x = meta["compress"]
     scale = Standardizer(scales["theta.shift"], scales["theta.scale"], compress_theta)
-    mark = meta.get("prior_mark")  # files of before have none
-    if (
-        prior is not None
-        and mark
-        and not torch.allclose(mark_of(kept, scale), torch.tensor(mark), rtol=1e-3, atol=1e-3)
-    ):
+    if prior is not None and not _alike(prior_fingerprint(kept, scale), meta["prior_fingerprint"]):
         raise InputError("this is not the prior that the base in the file was trained under")
     return Posterior(
         base.requires_grad_(False).eval(),
@@ -107,34 +104,74 @@ def _posterior(
     )
 
 
+def adapted_parts(adapted: AdaptedPosterior) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and plain data of a change of prior, without the base."""
+    change, method = adapted.change, adapted.method
+    tensors = {f"method.{k}": v for k, v in method.tensors().items()}
+    network: Any = change.log_ratio if isinstance(change.log_ratio, torch.nn.Module) else None
+    if network is not None:
+        tensors |= {f"target.{k}": v for k, v in network.state_dict().items()}
+    if change.region is not None:
+        tensors["region"] = change.region
+    meta = {
+        "target": priors.to_dict(change.target) if change.target is not None else None,
+        "target_kind": change.kind,
+        "target_config": None if network is None else network.config(),
+        "outside": None if math.isnan(change.outside) else change.outside,
+        "method": method.name,
+        "method_config": method.config(),
+        "why": method.why,
+        "notes": list(adapted.notes),
+        "adapted_sampler": vars(adapted.sampler),
+    }
+    if network is None:
+        points = torch.cat([priors.sample(change.prior, POINTS, seed=0), change.draw(POINTS, seed=0)])
+        meta |= {"target_points": points.tolist(), "target_fingerprint": _fingerprint(change, points).tolist()}
+    return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta
+
+
 def rebuild_adapted(
-    posterior: Posterior, tensors: dict[str, Tensor], meta: dict[str, Any], target: Any = None
+    posterior: Posterior,
+    tensors: Mapping[str, Tensor],
+    meta: Mapping[str, Any],
+    target: Any = None,
+    coordinates: Any = None,
 ) -> AdaptedPosterior:
-    """The adapted posterior of a base, from what `AdaptedPosterior.to_parts` gave."""
-    change = replace(_change(posterior, part(tensors, "target"), meta, target), region=tensors.get("region"))
-    guidance = _guidance(posterior, change, part(tensors, "guidance"), meta)
-    warnings = tuple(meta["warnings"])
-    kept = meta.get("adapted_sampler")  # files of before have the base's
-    sampler = posterior.sampler if kept is None else Sampler(**kept)
-    return AdaptedPosterior(posterior, change, guidance, meta["why"], warnings, sampler)
+    """The adapted posterior of a base, from what `adapted_parts` gave.
 
-
-def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, Any], target: Any) -> PriorChange:
-    scale = posterior.scales.theta
-    outside = math.nan if meta["outside"] is None else float(meta["outside"])
-    if meta["target_kind"] == "samples":
-        model = RatioNetwork(scale)
-        model.load_state_dict(network)
-        ratio = model.requires_grad_(False)
-        change = PriorChange(posterior.prior, None, ratio, True, "samples", scale, outside)
-        return replace(change, reach=reach_of(posterior.prior), outer=outer_of(change))
-    if meta["target_kind"] == "carried":
-        config = meta["target_config"]
-        ratio = CarriedRatio(
-            scale, torch.tensor(config["carried"]), config["bumps"], config.get("coordinates", "theta")
+    Arguments:
+        posterior: the base.
+        tensors: the tensors.
+        meta: the plain data.
+        target: the target prior, where it could not be written.
+        coordinates: the coordinates of a carried prior, where they are the user's own.
+    """
+    known = registered()
+    if meta["method"] not in known:
+        raise FileFormatError(
+            f"the file holds a method {meta['method']!r}, which is not registered; import the package that registers it. "
+            f"Registered: {', '.join(known)}"
         )
+    change = _change(posterior, part(tensors, "target"), tensors.get("region"), meta, target, coordinates)
+    config, own = meta["method_config"], part(tensors, "method")
+    method = known[meta["method"]].rebuild(Problem(posterior, change), config, own).because(meta["why"])
+    return AdaptedPosterior(posterior, change, method, Sampler(**meta["adapted_sampler"]), tuple(meta["notes"]))
+
+
+def _change(
+    posterior: Posterior,
+    network: dict[str, Tensor],
+    region: Tensor | None,
+    meta: Mapping[str, Any],
+    target: Any,
+    coordinates: Any,
+) -> PriorChange:
+    scale, kind, config = posterior.scales.theta, meta["target_kind"], meta["target_config"]
+    outside = math.nan if meta["outside"] is None else float(meta["outside"])
+    if kind in ("samples", "carried"):
+        ratio = RatioNetwork(scale) if kind == "samples" else CarriedRatio.from_config(scale, config, coordinates)
         ratio.load_state_dict(network)
-        return PriorChange(posterior.prior, None, ratio, True, "carried", scale, outside)
+        return PriorChange(posterior.prior, scale, ratio.requires_grad_(False), None, kind, outside, region)
     if meta["target"] is not None and target is not None:
         raise InputError(
             "the file holds its own target prior: for another one load it without, and adapt its `posterior`"
@@ -142,55 +179,21 @@ def _change(posterior: Posterior, network: dict[str, Tensor], meta: dict[str, An
     kept = priors.from_dict(meta["target"]) if target is None else target
     if kept is None:
         raise InputError(
-            "the file could not hold the target prior (scipy's, a function, the user's own object, or a family of torch that files do not know): load(path, target=...) needs it"
+            "the file could not hold the target prior (scipy's, a function, the user's own object, or a family of torch "
+            "that files do not know): load(path, target=...) needs it"
         )
     change = make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
-    mark, points = meta.get("target_mark"), meta.get("target_points")  # files of before have none
-    here = change.mark(None if points is None else torch.tensor(points)) if mark else None
-    if here is not None and not torch.allclose(here, torch.tensor(mark), rtol=1e-3, atol=1e-3, equal_nan=True):
+    if not _alike(_fingerprint(change, torch.tensor(meta["target_points"])), meta["target_fingerprint"]):
         raise InputError("this is not the target prior that the file was adapted to: adapt its base to the other one")
-    return change
+    return replace(change, outside=outside)
 
 
-def ratio_settings(data: dict[str, Any]) -> RatioSettings:
-    """Settings of a learned guidance from plain data."""
-    return RatioSettings(
-        **{
-            **data,
-            "network": RatioNetworkSettings(**data["network"]),
-            "training": Training(**data["training"]),
-            "sampler": Sampler(**data["sampler"]),
-        }
-    )
+@torch.no_grad()
+def _fingerprint(change: PriorChange, points: Tensor) -> Tensor:
+    """log r, less its largest value, at points with shape (n, d): it tells one target prior from another."""
+    return torch.tensor(priors.fingerprint(change.log_r, points))
 
 
-def _guidance(posterior: Posterior, change: PriorChange, tensors: dict[str, Tensor], meta: dict[str, Any]) -> Guidance:
-    method, config = meta["method"], meta["guidance"]
-    if method in ESTIMATORS:
-        settings = ratio_settings(config["settings"])
-        model = RatioModel(config["dim"], config["x_features"], settings.network, config["anchored"])
-        model.load_state_dict({k.removeprefix("model."): v for k, v in tensors.items() if k.startswith("model.")})
-        model.requires_grad_(False).eval()
-        part = config["under"]
-        under = part and Quadratic(tensors["under.L"], tensors["under.h"], part["c"], part["misfit"])
-        return DensityRatioGuidance(method, model, posterior, change, settings, None, config["notes"], under)
-    if method == "wsm":
-        settings = ratio_settings(config["settings"])
-        network = RatioMLP(config["dim"], config["x_features"], config["dim"], settings.network)
-        network.load_state_dict(tensors)
-        return WeightedScoreGuidance(network.requires_grad_(False).eval(), posterior, settings, None, config["notes"])
-    if method == "priorguide":
-        mixture = MixtureRatio(torch.zeros(config["components"]))
-        mixture.load_state_dict(tensors)
-        return PriorGuide(change, PriorGuideSettings(**config["settings"]), mixture.requires_grad_(False))
-    if method not in METHODS:
-        raise FileFormatError(f"the file holds a method {method!r}; known: {', '.join(METHODS)}")
-    if method == "rejuvenate" and "learned" in config:
-        learned = _guidance(posterior, change, tensors, config["learned"])
-        return RejuvenateGuidance(change, posterior.base.noise, RejuvenateSettings(**config["settings"]), learned)
-    if method == "transport" and config.get("fallback"):
-        fallback = build_guidance(config["fallback"], posterior, change, None, seed=0)[0]
-        return TransportGuidance(change, posterior.base.noise, fallback)
-    kind = METHODS[method][0]
-    settings = kind(**config["settings"]) if kind is not None and "settings" in config else None
-    return build_guidance(method, posterior, change, settings, seed=0)[0]
+def _alike(found: Tensor, kept: list[float]) -> bool:
+    """Whether two fingerprints are the same, to rounding on another machine."""
+    return torch.allclose(found, torch.tensor(kept), rtol=1e-3, atol=1e-3, equal_nan=True)

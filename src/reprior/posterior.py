@@ -10,9 +10,8 @@ import copy
 import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +19,21 @@ import torch
 from torch import Tensor
 
 from reprior import io, priors
-from reprior.arrays import as_array
 from reprior.diffusion.denoiser import Base, Denoiser
 from reprior.diffusion.density import log_density
 from reprior.diffusion.sampler import ROWS, Sampler, chunked
-from reprior.distance import warned
+from reprior.distance import distance_warning
 from reprior.errors import InputError
 from reprior.info import Info
+from reprior.sampling import Draws, check_x, count_of, redraw
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
-__all__ = ["Posterior", "Scales", "check_seed", "check_x", "fresh_seed", "mark_of", "redraw"]
+__all__ = ["Posterior", "Scales", "prior_fingerprint"]
 
 LEAK_DRAWS = 2_000
-MARKS = 32  # points at which `mark_of` looks
+FINGERPRINT_POINTS = 32  # at which the log-density of a prior is looked at
 FAR = 30.0  # standard deviations: where a bounded prior has no mass
-MOST = 100  # draws for each sample asked for, at most, where many fall outside the support
-AT_ONCE = 20  # of these, in one go
-FEWEST = 100  # samples asked for are counted as so many, at least
-LOW_ACCEPTANCE = 0.25  # above it, two draws for each that is missing will do
 
 
 @dataclass(frozen=True)
@@ -55,7 +50,7 @@ class Scales:
 
 
 @dataclass(frozen=True)
-class Posterior:
+class Posterior(Draws):
     """An amortized posterior p(theta | x).
 
     Attributes:
@@ -112,81 +107,31 @@ class Posterior:
         with torch.no_grad():
             return self.base.condition(self.scales.x.forward(x).to(self.device), predict)
 
-    def sample(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        return_info: bool = False,
-        progress: bool = False,
-        show_progress_bars: bool = False,
-    ) -> Any:
-        """Draws theta ~ p(theta | x) for one observation.
+    def _draw(
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, predict: bool, progress: bool
+    ) -> tuple[Tensor, Info]:
+        from tqdm.auto import tqdm
 
-        Arguments:
-            shape: the sample shape, (n,) or n.
-            x: one observation, with shape (m,) or (1, m).
-            seed: makes the draws repeatable; without it they follow torch's global random state.
-            sampler: another sampler than the posterior's default.
-            return_info: also return an `Info`.
-            progress: show a progress bar.
-            show_progress_bars: the same by sbi's name, so that its diagnostics (run_sbc, run_tarp) take this posterior.
-
-        Returns: theta, with shape (*shape, d), or (theta, info).
-        """
-        shape = as_shape(shape)
-        x = check_x(x, self.x_dim, single=True)
-        theta, info = self.draw(
-            self.condition(x), "base", shape, seed, sampler or self.sampler, progress or show_progress_bars
+        n, began, sampler = count_of(shape), time.monotonic(), sampler or self.sampler
+        generator = torch.Generator().manual_seed(seed)
+        denoiser = self.condition(x, predict)
+        total = math.ceil(n / max(1, ROWS // denoiser.observations)) * sampler.steps
+        with tqdm(total=total, desc="sample", disable=not progress) as bar:
+            theta = self.to_user(chunked(denoiser, n, sampler, generator, on_step=lambda _: bar.update() and None))
+        theta, rejected, failed = redraw(
+            theta,
+            lambda some, count: self.to_user(chunked(denoiser.select(some), count, sampler, generator)),
+            lambda both: torch.isfinite(priors.log_prob(self.prior, both[..., : self.dim])),
+            "the prior's support; the observation may lie far from the simulations",
         )
-        theta = theta[:, 0].reshape(*shape, self.dim)
-        return (theta, warned(info, self.simulations, self.scales.x, x)) if return_info else theta
 
-    def sample_batched(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        return_info: bool = False,
-        progress: bool = False,
-        show_progress_bars: bool = False,
-    ) -> Any:
-        """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
-        shape = as_shape(shape)
-        x = check_x(x, self.x_dim)
-        theta, info = self.draw(
-            self.condition(x), "base", shape, seed, sampler or self.sampler, progress or show_progress_bars
-        )
-        theta = theta.reshape(*shape, len(x), self.dim)
-        return (theta, info) if return_info else theta
+        def distant() -> tuple[str, ...]:
+            return distance_warning(self.simulations, self.scales.x, x) if len(x) == 1 and not predict else ()
 
-    def predict(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        return_info: bool = False,
-        progress: bool = False,
-    ) -> Any:
-        """Draws the missing entries of x with the parameters: p(theta, x_missing | x_observed).
+        info = Info("base", n, len(x), time.monotonic() - began, rejected, failed=failed, _distant=distant)
+        return theta, info
 
-        Arguments:
-            x: one observation, with shape (m,), NaN where it is to be predicted.
-
-        Returns: (theta with shape (*shape, d), x with shape (*shape, m), the observed entries filled in), and the
-        info where asked for.
-        """
-        shape = as_shape(shape)
-        x = check_x(x, self.x_dim, single=True, missing=True)
-        both, info = self.draw(self.condition(x, predict=True), "base", shape, seed, sampler or self.sampler, progress)
-        theta, full = self.split_prediction(both[:, 0], x[0])
-        theta, full = theta.reshape(*shape, self.dim), full.reshape(*shape, self.x_dim)
-        return (theta, full, info) if return_info else (theta, full)
-
-    def split_prediction(self, both: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _split(self, both: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
         """Splits draws of (theta in user units, standardised x_missing), with shape (n, D), into theta and full x."""
         missing = torch.isnan(x)
         full = torch.zeros(len(both), len(x)).to(both)
@@ -232,40 +177,6 @@ class Posterior:
         out = out.masked_fill(torch.isinf(priors.log_prob(self.prior, flat)), -torch.inf)
         return out.reshape(theta.shape[:-1])
 
-    def draw(
-        self,
-        denoiser: Denoiser,
-        method: str,
-        shape: Sequence[int],
-        seed: int | None,
-        sampler: Sampler,
-        progress: bool = False,
-    ) -> tuple[Tensor, Info]:
-        """Runs the sampler in chunks, back in the user's units, and draws again what falls outside the prior's support.
-
-        Arguments:
-            denoiser: the denoiser, with K bound observations.
-
-        Returns: theta, with shape (n, K, D), and the info.
-        """
-        n = int(torch.Size(shape).numel())
-        if n < 1:
-            raise InputError(f"the sample shape must hold at least one sample; got {tuple(shape)}")
-        from tqdm.auto import tqdm
-
-        began = time.monotonic()
-        generator = torch.Generator().manual_seed(fresh_seed() if seed is None else seed)
-        total = math.ceil(n / max(1, ROWS // denoiser.observations)) * sampler.steps
-        with tqdm(total=total, desc="sample", disable=not progress) as bar:
-            theta = self.to_user(chunked(denoiser, n, sampler, generator, on_step=lambda _: _tick(bar)))
-        theta, rejected = redraw(
-            theta,
-            lambda count: self.to_user(chunked(denoiser, count, sampler, generator)),
-            lambda both: torch.isfinite(priors.log_prob(self.prior, both[..., : self.dim])),
-            "the prior's support; the observation may lie far from the simulations",
-        )
-        return theta, Info(method, n, theta.shape[1], time.monotonic() - began, rejected)
-
     def to_user(self, z: Tensor) -> Tensor:
         """Standardised draws, with shape (*, D), in the user's units; predicted entries of x stay standardised."""
         z = z.cpu()
@@ -285,7 +196,7 @@ class Posterior:
             "base": self.base.config(),
             "compress": [self.scales.theta.compress, self.scales.x.compress],
             "prior": prior,
-            "prior_mark": mark_of(self.prior, self.scales.theta).tolist() if prior is None else None,
+            "prior_fingerprint": prior_fingerprint(self.prior, self.scales.theta).tolist() if prior is None else None,
             "parameters": list(self.parameters),
             "sampler": vars(self.sampler),
         }
@@ -304,9 +215,9 @@ class Posterior:
 
 
 @torch.no_grad()
-def mark_of(prior: Any, scale: Standardizer) -> Tensor:
-    """What tells a prior from another one: log p at fixed points in the scale of theta, up to a constant."""
-    points = scale.inverse(torch.randn(MARKS, len(scale.shift), generator=torch.Generator().manual_seed(0)))
+def prior_fingerprint(prior: Any, scale: Standardizer) -> Tensor:
+    """What tells one prior from another: log p at fixed points in the scale of theta, up to a constant."""
+    points = scale.inverse(torch.randn(FINGERPRINT_POINTS, len(scale.shift), generator=torch.Generator().manual_seed(0)))
     return priors.mark(priors.log_prob(prior, points))
 
 
@@ -322,85 +233,3 @@ def warn_of_lost(meta: dict[str, Any]) -> None:
                 f"the {name} cannot be written as plain data and is not in the file: pass it to load(path, {name}=...)",
                 stacklevel=3,
             )
-
-
-def _tick(bar: Any) -> None:
-    bar.update()
-
-
-def redraw(
-    theta: Tensor, more: Callable[[int], Tensor], allowed: Callable[[Tensor], Tensor], outside: str
-) -> tuple[Tensor, float]:
-    """Draws again what is not allowed, until all is.
-
-    Arguments:
-        theta: draws, with shape (n, K, D); changed in place.
-        more: gives that many new draws, with shape (count, K, D).
-        allowed: says which draws are allowed, (*, D) -> (*).
-        outside: what the others lie outside of, and what that may come from, for the error.
-
-    Returns: theta, and the fraction of all draws that was rejected.
-    """
-    bad = ~allowed(theta)
-    n, drawn, rejected = len(theta), len(theta), bad.sum(0)  # rejected: of each observation
-    while bool(bad.any()):
-        if drawn > MOST * max(n, FEWEST):
-            share = 100 * int(rejected.max()) / drawn
-            raise InputError(f"{share:.1f} % of the draws fall outside {outside} ({drawn:,} were made)")
-        holes = int(bad.sum(0).max())
-        accepted = max(1 - int(rejected.max()) / drawn, 1 / MOST)
-        again = more(
-            2 * holes if accepted > LOW_ACCEPTANCE else min(math.ceil(1.2 * holes / accepted), AT_ONCE * max(n, FEWEST))
-        )
-        fine = allowed(again)
-        drawn, rejected = drawn + len(fine), rejected + (~fine).sum(0)
-        for k in range(theta.shape[1]):
-            holes, fill = bad[:, k].nonzero()[:, 0], again[fine[:, k], k]
-            count = min(len(holes), len(fill))
-            theta[holes[:count], k] = fill[:count]
-            bad[holes[:count], k] = False
-    return theta, float(rejected.sum()) / (drawn * theta.shape[1])
-
-
-def as_shape(shape: int | Sequence[int]) -> tuple[int, ...]:
-    """A sample shape; n stands for (n,)."""
-    return (int(shape),) if isinstance(shape, (int, Integral)) else tuple(shape)
-
-
-def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) -> Tensor:
-    """x with shape (K, m), checked.
-
-    Arguments:
-        x: observations, with shape (m,) or (K, m).
-        x_dim: the number m of entries.
-        single: exactly one observation is allowed.
-        missing: NaN must be there: it marks what is to be predicted.
-    """
-    x = torch.as_tensor(as_array(x), dtype=torch.float32).detach().cpu()
-    rows = x.unsqueeze(0) if x.ndim == 1 else x
-    if rows.ndim != 2 or rows.shape[1] != x_dim:
-        raise InputError(f"x needs shape ({x_dim},) or (K, {x_dim}); got {tuple(x.shape)}")
-    if single and len(rows) != 1:
-        raise InputError(
-            f"one observation is needed here; got {len(rows)}. Use sample_batched for several, each "
-            "with its own theta, or reprior.update for several of the same theta"
-        )
-    if torch.isinf(rows).any():
-        raise InputError(f"x has infinite entries at {torch.isinf(rows).nonzero()[:5].tolist()} (row, entry)")
-    if missing and not torch.isnan(rows).any():
-        raise InputError(
-            "nothing to predict: set the entries of x that are to be predicted to NaN (a base of network='simformer' predicts them)"
-        )
-    return rows
-
-
-def check_seed(seed: Any) -> int:
-    """A seed that was given, checked."""
-    if isinstance(seed, bool) or not isinstance(seed, (int, Integral)) or seed < 0:
-        raise InputError(f"seed must be an integer of 0 or more; got {seed!r}")
-    return int(seed)
-
-
-def fresh_seed() -> int:
-    """A seed from torch's global random state, so that torch.manual_seed still rules."""
-    return int(torch.randint(2**62, ()))

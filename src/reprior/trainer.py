@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from pathlib import Path
 from typing import Any
@@ -13,14 +12,16 @@ from torch import Tensor, nn
 from reprior import priors
 from reprior.networks.fit import FitResult, Training, fit
 from reprior.errors import InputError
+from reprior.fingerprint import fingerprint
 from reprior.networks.build import build, default_settings
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerSettings
-from reprior.posterior import Posterior, Scales, check_seed
+from reprior.posterior import Posterior, Scales
+from reprior.seeds import check_seed, seeded
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
-__all__ = ["fingerprint_of", "train"]
+__all__ = ["train"]
 
 VALIDATION_REPEATS = 4  # noise draws per held-out row
 HEAVY = 5.0  # standard deviations, in halves of the central two thirds, that only heavy tails have
@@ -88,16 +89,14 @@ def train(
         Standardizer.fit(simulations.x, robust=True, compress=True, pooled=alike),
     )
     run = training or Training()
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         base = build(dim, simulations.x.shape[1], chosen, embedding).to(device, torch.float32)
     held_out, kept = split_rows(len(simulations), run.validation, seed)
     theta_s, x_s = (
         scales.theta.forward(simulations.theta).to(device),
         scales.x.forward(simulations.x).to(device),
     )
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
     theta_v, x_v = theta_s[held_out], x_s[held_out]
     theta_t, x_t = theta_s[kept], x_s[kept]
@@ -121,7 +120,7 @@ def train(
         label=f"train {base.config()['network']}",
         progress=progress,
         checkpoint=checkpoint,
-        fingerprint={"base": base.config(), "data": fingerprint_of(simulations.theta, simulations.x)},
+        fingerprint={"base": base.config(), "data": fingerprint(simulations.theta, simulations.x)},
     )
     names = parameters or simulations.parameters
     posterior = Posterior(base.requires_grad_(False).eval(), scales, prior, simulations, tuple(names))
@@ -135,15 +134,6 @@ def split_rows(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     if n - cut < 1:
         raise InputError(f"{n} simulations are too few to hold out {fraction:.0%} for validation")
     return order[:cut], order[cut:]
-
-
-def fingerprint_of(*tensors: Tensor) -> str:
-    """A short hash of tensors, to tell one data set from another."""
-    digest = hashlib.sha256()
-    for tensor in tensors:
-        digest.update(str(tuple(tensor.shape)).encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]
 
 
 def _warn_of_tails(simulations: Simulations) -> None:

@@ -66,9 +66,9 @@ class Denoiser(ABC):
         """E[theta_0 | z, x] for noise of covariance ``cov``, with shape (D, D) or (*, D, D)."""
         raise InputError(f"this base was trained with noise={self.noise!r}; a covariance needs noise='full'")
 
-    def select(self, k: int) -> Denoiser:
-        """The same denoiser with only the k-th bound observation."""
-        if self.observations == 1 and k == 0:
+    def select(self, k: int | list[int]) -> Denoiser:
+        """The same denoiser with only one of its bound observations, or some of them (counted from 0)."""
+        if self.observations == 1 and k in (0, [0]):
             return self
         raise NotImplementedError
 

@@ -167,8 +167,9 @@ class _BoundSbi(Denoiser):
         self.s_min, self.s_max = base.s_min, base.s_max
         self.observations = len(x)
 
-    def select(self, k: int) -> Denoiser:
-        return _BoundSbi(self.base, self.x[k : k + 1], self.code[k : k + 1])
+    def select(self, k: int | list[int]) -> Denoiser:
+        rows = [k] if isinstance(k, int) else k
+        return _BoundSbi(self.base, self.x[rows], self.code[rows])
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
         s = torch.as_tensor(s, device=z.device).double()

@@ -152,8 +152,12 @@ class Method(ABC):  # noqa: B024 (a method overrides guide or draw)
 
     # Judge
 
-    def lighter(self) -> Method:
-        """The same method at less cost, for a calibration that draws at hundreds of observations."""
+    def lighter(self, draws: int = 200) -> Method:
+        """The same method at less cost, for a calibration that draws at hundreds of observations.
+
+        Arguments:
+            draws: base samples at each observation, at most.
+        """
         return self
 
     def second_opinions(self, ess: float) -> list[tuple[str, Method]]:
@@ -162,6 +166,15 @@ class Method(ABC):  # noqa: B024 (a method overrides guide or draw)
         Arguments:
             ess: the relative ESS of the prior-ratio weights at the observation.
         """
+        from reprior.methods.registry import find
+
+        if self.change.same:
+            return []
+        general = find("rejuvenate")
+        if self.change.differentiable:
+            return [(general.name, general.build(self.problem, general.checked()).lighter(2_000))]
+        if ess > 0.05 and not self.pools:
+            return [("importance resampling", find("sir").build(self.problem, find("sir").checked()))]
         return []
 
     # Keep

@@ -1,4 +1,4 @@
-"""The anchor: what the guidance would be if theta_0 given theta_t were known from its denoised mean alone.
+"""The plug-in value: what the guidance would be if theta_0 given theta_t were known from its denoised mean alone.
 
 a*(z, s) = log E[r(theta_0) | z, x]. Where r varies little over that distribution, a* = log r(mu), with mu the denoised
 mean: exact as s -> 0. Where log r = -theta' L theta / 2 + h' theta is quadratic and theta_0 | z is N(mu, V), with
@@ -19,10 +19,11 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, finer
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import RefusedError
-from reprior.methods.method import GradientGuided, Guidance
-from reprior.quadratic import Quadratic, find_quadratic
+from reprior.methods.guided import GradientGuided
+from reprior.methods.method import Method, Problem
+from reprior.quadratic import Quadratic
 
-__all__ = ["SOME_DRAWS", "AnchorGuidance", "anchor_value", "posterior_draws", "precision_of"]
+__all__ = ["SOME_DRAWS", "PlugIn", "PlugInGuided", "plug_in_value", "posterior_draws", "precision_of"]
 
 SOME_DRAWS = 200
 SOME_SAMPLER = Sampler(steps=16)
@@ -45,7 +46,7 @@ def precision_of(draws: Tensor, d: int) -> Tensor:
     return torch.linalg.inv(cov).to(draws.dtype)
 
 
-def anchor_value(
+def plug_in_value(
     change: PriorChange, quadratic: Quadratic, mean: Tensor, s: Tensor, precision: Tensor, power: float = 1.0
 ) -> Tensor:
     """a(z, s) from the denoised mean, with shape (*, K).
@@ -56,7 +57,7 @@ def anchor_value(
         mean: the denoised mean at z, with shape (*, K, D).
         s: the noise level, broadcasting to (*, K, 1).
         precision: the inverse posterior covariance C^-1, with shape (K, d, d).
-        power: anchor for r^power.
+        power: the plug-in value of r^power.
     """
     if not quadratic.exact:
         return power * change(mean)
@@ -78,8 +79,8 @@ def anchor_value(
     return value + torch.where(failed > 0, torch.zeros_like(gain), gain)
 
 
-class AnchorGuided(GradientGuided):
-    """The base guided by the anchor of r^power."""
+class PlugInGuided(GradientGuided):
+    """The base guided by the plug-in value of r^power."""
 
     def __init__(
         self, inner: Denoiser, change: PriorChange, quadratic: Quadratic, precision: Tensor, power: float = 1.0
@@ -89,25 +90,24 @@ class AnchorGuided(GradientGuided):
         self.change, self.quadratic, self.precision, self.power = change, quadratic, precision, power
 
     def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
-        return anchor_value(self.change, self.quadratic, mean, s, self.precision, self.power)
+        return plug_in_value(self.change, self.quadratic, mean, s, self.precision, self.power)
 
 
-class AnchorGuidance(Guidance):
-    """Guidance by the anchor alone: no training; right for near-Gaussian posteriors or at low noise.
+class PlugIn(Method):
+    """Guidance by the plug-in value alone: no training; right for near-Gaussian posteriors or at low noise.
 
-    Arguments:
-        change: the change of prior; log r must be quadratic or have a gradient.
-        power: guide towards p r^power.
+    Diffusion posterior sampling (Chung et al. 2023, arXiv 2209.14687) with log r in place of a log-likelihood.
     """
 
-    name = "anchor"
+    name = "plug_in"
+    summary = "log r at the denoised mean, as guidance"
 
-    def __init__(self, change: PriorChange, power: float = 1.0):
-        self.change, self.power = change, power
-        self.quadratic = find_quadratic(change)
-        if not (self.quadratic.exact or change.differentiable):
-            raise RefusedError("the anchor guides by the gradient of log r, and this one has none; use method='sir'")
+    def __init__(self, problem: Problem, settings: None = None):
+        super().__init__(problem, settings)
+        if not (self.change.quadratic.exact or self.change.differentiable):
+            raise RefusedError("plug_in guides by the gradient of log r, and this one has none; use method='sir'")
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
-        precision = precision_of(posterior_draws(denoiser, generator), len(self.quadratic.h))
-        return AnchorGuided(denoiser, self.change, self.quadratic, precision, self.power)
+        quadratic = self.change.quadratic
+        precision = precision_of(posterior_draws(denoiser, generator), len(quadratic.h))
+        return PlugInGuided(denoiser, self.change, quadratic, precision)

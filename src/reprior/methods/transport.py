@@ -17,31 +17,32 @@ p(theta|x) r_k^b by transport, E[r_k] is the product of the E_b[r_k^(b' - b)].
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from reprior.change import PriorChange
 from reprior.diffusion.denoiser import NOISE_KINDS, Denoiser, Wrapped, finer
 from reprior.diffusion.sampler import Sampler, chunked
-from reprior.errors import RefusedError
+from reprior.errors import InputError, RefusedError
+from reprior.methods.method import Drawn, Method, Problem
 from reprior.methods.plug_in import SOME_DRAWS, posterior_draws
-from reprior.methods.method import Guidance
-from reprior.quadratic import Quadratic, find_components, find_quadratic
-from reprior.weights import largest_step, share
+from reprior.methods.registry import find
+from reprior.quadratic import Quadratic
+from reprior.weights import relative_ess, temper_step
 
-__all__ = ["TransportGuidance", "Transported", "largest_noise", "quadratics_of", "why_not"]
+__all__ = ["Transport", "TransportSettings", "Transported", "largest_noise", "why_not"]
 
 FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
 MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
 START = 3.0  # the process must start at this many posterior standard deviations
-INSIDE = 0.1  # the share of a posterior inside q's bounds below which a fallback draws
-COMPONENT_DRAWS = 4_000
+INSIDE = 0.1  # the fraction of a posterior inside q's bounds, below which the fallback draws
 COMPONENT_EFFECTIVE = 200  # of these draws that must count for a component, or its weight is found in steps
 COMPONENT_ESS = 0.2  # ESS/N that such a step keeps
-COMPONENT_STEPS = 32  # the shares of the components need no finer draws
+COMPONENT_STEPS = 32  # sampler steps behind the weights of the components, which need no finer draws
+LIGHT_PROBES = 30  # draws that tell a width, at each observation of a calibration
 
 
 class Transported(Wrapped):
@@ -99,17 +100,11 @@ def largest_noise(quadratic: Quadratic) -> float:
     return 1e-3
 
 
-def quadratics_of(change: PriorChange) -> list[Quadratic] | None:
-    """The quadratic of log r, or those of its mixture components; None if log r is neither."""
-    single = find_quadratic(change)
-    return [single] if single.exact else find_components(change)
-
-
 def why_not(quadratics: list[Quadratic] | None, noise: str, predicted: bool = False) -> str:
     """Why transport cannot do this change with this base, in plain words; empty if it can.
 
     Arguments:
-        quadratics: the change, from `quadratics_of`.
+        quadratics: the change, from `PriorChange.quadratics`.
         noise: the noise the base was trained with.
         predicted: whether entries of x are predicted, whose noise the change leaves as it is.
     """
@@ -124,28 +119,48 @@ def why_not(quadratics: list[Quadratic] | None, noise: str, predicted: bool = Fa
     return ""
 
 
-class TransportGuidance(Guidance):
-    """Guidance by transport.
+@dataclass(frozen=True)
+class TransportSettings:
+    """Settings of transport.
+
+    Attributes:
+        probes: base draws that tell how wide a posterior is.
+        component_draws: base draws that tell how much each component of a mixture weighs.
+    """
+
+    probes: int = SOME_DRAWS
+    component_draws: int = 4_000
+
+    def __post_init__(self) -> None:
+        if self.settings.probes < 10 or self.settings.component_draws < 100:
+            raise InputError(f"transport needs probes >= 10 and component_draws >= 100; got {self}")
+
+
+class Transport(Method):
+    """Transport: the base asked at another point and another noise.
+
+    The isotropic case is that of Spectra (arXiv 2610.08021).
 
     Arguments:
-        change: the change of prior.
-        noise: the noise the base was trained with.
+        problem: the base and the change of prior.
+        settings: how many draws tell a width and a weight.
         fallback: draws for observations whose posterior (or predictive) is too wide for the noise that transport can
             start at; without one they are refused.
     """
 
     name = "transport"
-    probes = SOME_DRAWS  # base draws that tell how wide a posterior is
-    component_draws = COMPONENT_DRAWS  # base draws that tell how much each component of a mixture weighs
+    summary = "exact for Gaussian changes: the base asked at another point and noise"
+    Settings = TransportSettings
+    settings: TransportSettings
 
-    def __init__(self, change: PriorChange, noise: str, fallback: Guidance | None = None):
-        self.change, self.fallback = change, fallback
-        quadratics = quadratics_of(change)
-        reason = why_not(quadratics, noise)
+    def __init__(self, problem: Problem, settings: TransportSettings | None = None, fallback: Method | None = None):
+        super().__init__(problem, settings or TransportSettings())
+        self.fallback = fallback
+        quadratics = self.change.quadratics
+        reason = why_not(quadratics, problem.posterior.base.noise)
         if reason or quadratics is None:
             raise RefusedError(f"transport cannot make this change of prior: {reason}")
         self.quadratics = quadratics
-        self.cuts = change.cuts()
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         if len(self.quadratics) > 1:
@@ -164,7 +179,7 @@ class TransportGuidance(Guidance):
         starts = [min(denoiser.s_max, largest_noise(quadratic)) for quadratic in self.quadratics]
         if min(starts) >= denoiser.s_max:  # it reaches the noise that the base starts at
             return {}
-        draws = posterior_draws(denoiser, generator, self.probes)
+        draws = posterior_draws(denoiser, generator, self.settings.probes)
         spread = draws.std(0)  # of all that is diffused: the parameters, and the predicted entries of x
         widths = spread.amax(-1).tolist()
         wide = ["posterior" if i < len(self.quadratics[0].h) else "predictive of x" for i in spread.argmax(-1).tolist()]
@@ -185,39 +200,46 @@ class TransportGuidance(Guidance):
                     )
         return out
 
-    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, dict[str, Any]]:
+    def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Drawn:
         refused = self.refused(denoiser, generator)
-        if self.fallback is not None and self.cuts:
+        if self.fallback is not None and self.change.cuts:
             refused |= self._cut_away(denoiser, generator)
-        if refused and self.fallback is None:
+        if self.fallback is None and refused:
             raise RefusedError(next(iter(refused.values())))
-        theta, notes = self._transport(denoiser, n, sampler, generator)
-        for k in refused:
+        theta = self._transport(denoiser, n, sampler, generator)
+        told = ["the base was asked at another point and noise, which is exact for this change"] * theta.shape[1]
+        for k, reason in refused.items():
             assert self.fallback is not None
-            theta[:, k] = self.fallback.draw(denoiser.select(k), n, sampler, generator)[0][:, 0]
-        if self.fallback is not None and refused:
-            notes[f"drawn_by_{self.fallback.name}"] = [k in refused for k in range(denoiser.observations)]
-        return theta, notes
+            theta[:, k] = self.fallback.draw(denoiser.select(k), n, sampler, generator).theta[:, 0]
+            told[k] = f"drawn by {self.fallback.name}, as {reason.split('. ', 1)[0]}"
+        return Drawn(theta, told=tuple(told))
 
     def _cut_away(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
         """The bound observations of whose posterior q's bounds leave too little to draw again what falls outside."""
-        draws = posterior_draws(denoiser, generator, self.probes)
+        draws = posterior_draws(denoiser, generator, self.settings.probes)
         inside = torch.isfinite(self.change(draws[..., : len(self.quadratics[0].h)])).double().mean(0).tolist()
-        return {k: "q's bounds cut it away" for k, share in enumerate(inside) if share < INSIDE}
+        return {k: "q's bounds cut it away" for k, fraction in enumerate(inside) if fraction < INSIDE}
+
+    def lighter(self, draws: int = 200) -> Method:
+        settings = TransportSettings(LIGHT_PROBES, min(draws, self.settings.component_draws))
+        return Transport(self.problem, settings, self.fallback and self.fallback.lighter(draws))
 
     def config(self) -> dict[str, Any]:
-        return {"fallback": "" if self.fallback is None else self.fallback.name}
+        return super().config() | {"fallback": self.fallback and self.fallback.name}
 
-    def _transport(
-        self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator
-    ) -> tuple[Tensor, dict[str, Any]]:
+    @classmethod
+    def rebuild(cls, problem: Problem, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Method:
+        fallback = config["fallback"] and find(config["fallback"]).build(problem)
+        return cls(problem, TransportSettings(**config["settings"]), fallback or None)
+
+    def _transport(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:
         if len(self.quadratics) == 1:
-            return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator), {}
-        shares_sampler = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
-        pool = chunked(denoiser, self.component_draws, shares_sampler, generator)
-        log_z = torch.stack([self._weigh(denoiser, q, pool, shares_sampler, generator) for q in self.quadratics])
-        shares = torch.softmax(log_z, 0)  # (components, K)
-        pick = torch.multinomial(shares.T, n, replacement=True, generator=generator).T.to(pool.device)
+            return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator)
+        coarse = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
+        pool = chunked(denoiser, self.settings.component_draws, coarse, generator)
+        log_z = torch.stack([self._weigh(denoiser, q, pool, coarse, generator) for q in self.quadratics])
+        weights = torch.softmax(log_z, 0)  # (components, K)
+        pick = torch.multinomial(weights.T, n, replacement=True, generator=generator).T.to(pool.device)
         theta = pool.new_empty(n, *pool.shape[1:])
         for c, quadratic in enumerate(self.quadratics):
             mine = pick == c  # (n, K)
@@ -227,7 +249,7 @@ class TransportGuidance(Guidance):
             draws = chunked(Transported(denoiser, quadratic), max(counts), sampler, generator)
             for k, count in enumerate(counts):
                 theta[mine[:, k], k] = draws[:count, k]
-        return theta, {"component_shares": shares.T.tolist()}
+        return theta
 
     @staticmethod
     def _weigh(
@@ -238,11 +260,11 @@ class TransportGuidance(Guidance):
         n, log_z = len(pool), torch.logsumexp(log_w, 0) - math.log(len(pool))
         for k in range(log_w.shape[1]):
             now, power, total = log_w[:, k], 0.0, 0.0
-            if n * share(now) >= COMPONENT_EFFECTIVE:
+            if n * relative_ess(now) >= COMPONENT_EFFECTIVE:
                 continue
             one = denoiser.select(k)
             while power < 1:
-                step = largest_step(now, 1 - power, COMPONENT_ESS)
+                step = temper_step(now, 1 - power, COMPONENT_ESS)
                 total += float(torch.logsumexp(step * now, 0)) - math.log(n)
                 power = power + step if step < 1 - power else 1.0
                 if power < 1:

@@ -162,8 +162,8 @@ class _BoundMLP(Denoiser):
         self.code = base.encode(x)
         self.centre, self.width = base.guess(x)
 
-    def select(self, k: int) -> Denoiser:
-        return _BoundMLP(self.base, self.x[k : k + 1])
+    def select(self, k: int | list[int]) -> Denoiser:
+        return _BoundMLP(self.base, self.x[[k] if isinstance(k, int) else k])
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
         s = torch.as_tensor(s, dtype=z.dtype, device=z.device)

@@ -67,8 +67,8 @@ class SimformerDenoiser(Denoiser):
         self.bound = base.bind(torch.where((states == DIFFUSED).to(x.device), 0.0, values), states)
         self.dim = len(self.bound.layout.variables)
 
-    def select(self, k: int) -> Denoiser:
-        return SimformerDenoiser(self.base, self.x[k : k + 1], self.states)
+    def select(self, k: int | list[int]) -> Denoiser:
+        return SimformerDenoiser(self.base, self.x[[k] if isinstance(k, int) else k], self.states)
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
         rows, levels = self._fold(z, s)
