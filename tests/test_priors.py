@@ -339,3 +339,59 @@ def test_one_parameter_of_sbi():
     exact = td.Normal(1.0, 2.0).log_prob(theta[:, 0])
     assert torch.allclose(priors.log_prob(prior, theta), exact)
     assert priors.to_dict(prior) == priors.to_dict(priors.as_prior(td.Normal(torch.tensor([1.0]), torch.tensor([2.0]))))
+
+
+# Fingerprints and keys.
+
+
+NAMED = {**{name: prior for name, (prior, _) in WRITABLE.items()}, "own object": Ring(), "scipy": SCIPY}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_fingerprint_knows_its_density_again(name):
+    prior = priors.as_prior(NAMED[name])
+    points = torch.cat([priors.sample(prior, 16, seed=0), torch.full((1, priors.dim_of(prior)), -50.0)])
+    kept = priors.fingerprint(lambda theta: priors.log_prob(prior, theta), points)
+    assert len(kept) == 17
+    assert max(kept) == 0
+    assert json.loads(json.dumps(kept, allow_nan=False)) == kept
+
+    def shifted(theta: Tensor) -> Tensor:  # the constant does not count, nor does rounding
+        return priors.log_prob(prior, theta) * (1 + 1e-5) + 3.0
+
+    def bent(theta: Tensor) -> Tensor:
+        return priors.log_prob(prior, theta) + 0.05 * torch.linspace(0, 1, 17)
+
+    assert priors.same_fingerprint(kept, priors.fingerprint(shifted, points))
+    assert not priors.same_fingerprint(kept, priors.fingerprint(bent, points))
+    assert not priors.same_fingerprint(kept, kept[:-1])
+
+
+def test_a_fingerprint_sees_where_a_density_is_zero():
+    points = torch.linspace(-1, 1, 9)[:, None]
+    box = priors.as_prior(td.Uniform(-torch.ones(1), torch.ones(1)))
+    half = priors.as_prior(td.Uniform(torch.zeros(1), torch.ones(1)))
+    prints = [priors.fingerprint(lambda theta, p=p: priors.log_prob(p, theta), points) for p in (box, half)]
+    assert not priors.same_fingerprint(*prints)
+    nowhere = priors.fingerprint(lambda theta: torch.full((len(theta),), -math.inf), points)
+    assert set(nowhere) == {-1e4}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_a_key_is_the_same_for_the_same_prior(name):
+    given = NAMED[name]
+    key = priors.key(priors.as_prior(given))
+    assert key == priors.key(priors.as_prior(given))
+    assert json.loads(json.dumps(key)) == key
+
+
+def test_a_key_sees_any_change_of_a_prior():
+    class Wider(Ring):
+        def log_prob(self, theta: Tensor) -> Tensor:
+            return -0.99 * theta.square().sum(-1)
+
+    assert priors.key(Wider()) != priors.key(Ring())
+    normals = [
+        priors.key(priors.as_prior(td.Normal(torch.zeros(2), torch.tensor([1.0, s])))) for s in (1.0, 1.0 + 1e-6)
+    ]
+    assert normals[0] != normals[1]

@@ -41,8 +41,7 @@ def test_all_three_states_are_put_back():
             draws()
     seen.append(draws())
     with pytest.raises(ZeroDivisionError), seeded(7):
-        draws()
-        raise ZeroDivisionError
+        raise ZeroDivisionError(draws())
     seen.append(draws())
     assert seen == undisturbed
 

@@ -8,19 +8,34 @@ A prior is anything with the two methods of a torch ``Distribution`` of event sh
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch import distributions as td
 
+from reprior import prior_density
 from reprior.errors import InputError
+from reprior.prior_density import fingerprint, followed, same_fingerprint
+from reprior.seeds import seeded
 
-__all__ = ["as_prior", "dim_of", "followed", "from_dict", "log_prob", "mark", "on_cpu", "sample", "seeded", "to_dict"]
+__all__ = [
+    "NumpyPrior",
+    "Product",
+    "ScipyPrior",
+    "as_prior",
+    "dim_of",
+    "fingerprint",
+    "followed",
+    "from_dict",
+    "key",
+    "log_prob",
+    "on_cpu",
+    "same_fingerprint",
+    "sample",
+    "to_dict",
+]
 
 # The parameters that rebuild each distribution, in the order of its constructor.
 _PARAMETERS: dict[str, tuple[str, ...]] = {
@@ -39,7 +54,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "MultivariateNormal": ("loc", "scale_tril"),
 }
 
-_LEAST_MARK = -1e4
+_KEY_DRAWS = 8  # draws by which `key` tells a user's own prior from another
 
 # What sbi's process_prior wraps around a torch distribution, in its attribute `prior`.
 _SBI_WRAPPERS = ("OneDimPriorWrapper", "PytorchReturnTypeWrapper")
@@ -164,21 +179,6 @@ def _differentiable(prior: Any) -> Any:
     return prior if followed(lambda theta: log_prob(prior, theta), some) else NumpyPrior(prior)
 
 
-def followed(log_density: Callable[[Tensor], Any], theta: Tensor) -> bool:
-    """Whether a log-density takes a tensor that autograd follows; one of numpy or scipy does not.
-
-    Arguments:
-        log_density: the log-density, which works without autograd.
-        theta: parameters to try it on, with shape (n, d).
-    """
-    with torch.enable_grad():
-        try:
-            log_density(theta.detach().clone().requires_grad_(True))
-        except (RuntimeError, TypeError):
-            return False
-    return True
-
-
 def on_cpu(prior: Any) -> Any:
     """The same prior on the CPU, where reprior keeps simulations and draws."""
     device = sample(prior, 1, seed=0).device
@@ -188,6 +188,18 @@ def on_cpu(prior: Any) -> Any:
     if plain is None:
         raise InputError(f"the prior ({type(prior).__name__}) draws on {device}: build it on the CPU")
     return as_prior(plain)
+
+
+def log_prob(prior: Any, theta: Tensor) -> Tensor:
+    """log p(theta), and -inf outside the support.
+
+    Arguments:
+        prior: a prior, or a list of priors.
+        theta: parameters, with shape (*, d).
+
+    Returns: the log-density, with shape (*).
+    """
+    return prior_density.log_prob(as_prior(prior) if isinstance(prior, (list, tuple)) else prior, theta)
 
 
 def dim_of(prior: Any) -> int:
@@ -209,101 +221,25 @@ def sample(prior: Any, n: int, seed: int) -> Tensor:
     return theta if theta.ndim == 2 else theta.reshape(n, -1)
 
 
-@contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Sets the global seeds of torch, numpy and random, then puts their states back."""
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        state, numpy_state = random.getstate(), np.random.get_state()  # noqa: NPY002
-        try:
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-            random.seed(seed)
-            yield
-        finally:
-            random.setstate(state)
-            np.random.set_state(numpy_state)  # noqa: NPY002
-
-
-def log_prob(prior: Any, theta: Tensor) -> Tensor:
-    """log p(theta), and -inf outside the support, whether or not the prior validates its arguments.
-
-    Arguments:
-        theta: parameters, with shape (*, d).
-
-    Returns: the log-density, with shape (*).
-    """
-    prior = as_prior(prior) if isinstance(prior, (list, tuple)) else prior
-    if theta.numel() == 0:
-        return theta.new_zeros(theta.shape[:-1])
-    # Many priors, sbi's among them, take rows only.
-    return _log_prob_of_rows(prior, theta.reshape(-1, theta.shape[-1])).reshape(theta.shape[:-1])
-
-
-def _log_prob_of_rows(prior: Any, theta: Tensor) -> Tensor:
-    if isinstance(prior, td.MixtureSameFamily):
-        return _mixture_log_prob(prior, theta)
-    if isinstance(prior, td.Independent) and isinstance(prior.base_dist, td.MixtureSameFamily):
-        return _mixture_log_prob(prior.base_dist, theta).sum(-1)
-    try:
-        support = prior.support
-    except (AttributeError, NotImplementedError):
-        support = None
-    if support is None:
-        return _as_log_density(prior.log_prob(theta), theta)
-    inside = _inside(prior, theta)
-    if bool(inside.all()):
-        return _as_log_density(prior.log_prob(theta), theta)
-    out = theta.new_full(theta.shape[:-1], -torch.inf)
-    if bool(inside.any()):
-        out[inside] = _as_log_density(prior.log_prob(theta[inside]), theta[inside])
-    return out
-
-
-def _inside(prior: Any, theta: Tensor) -> Tensor:
-    """Which rows of theta lie in the support, with shape (n,)."""
-    if isinstance(prior, td.Independent):
-        return _inside(prior.base_dist, theta)
-    inside = prior.support.check(theta)
-    inside = inside.reshape(len(theta), -1).all(-1)
-    if isinstance(prior, td.TransformedDistribution):  # torch takes a shifted Gamma's support to be the whole line
-        below: Any = theta
-        for transform in reversed(prior.transforms):
-            below = transform.inv(below)
-        inside = inside & _inside(prior.base_dist, below)
-    return inside
-
-
-def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:
-    # Each component counts where its own support is; torch would ask for a theta in the supports of all.
-    component = prior.component_distribution
-    each = theta.unsqueeze(-1 - len(prior.event_shape))
-    inside = component.support.check(each)  # pyright: ignore[reportOptionalMemberAccess]
-    if not bool(inside.all()):
-        with torch.random.fork_rng():
-            allowed = component.sample().to(theta)
-        mask = inside.unsqueeze(-1) if len(prior.event_shape) == 1 else inside
-        each = torch.where(mask, each, allowed)
-    logs = component.log_prob(each).masked_fill(~inside, -torch.inf)
-    return torch.logsumexp(logs + torch.log_softmax(prior.mixture_distribution.logits, -1), -1)
-
-
-def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
-    value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device)
-    # A part with a scalar event in an event of size one gives a trailing 1.
-    if value.shape != theta.shape[:-1]:
-        value = value.reshape(theta.shape[:-1])
-    return value.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)
-
-
 def mark(log_density: Tensor) -> Tensor:
-    """What tells one log-density, known up to a constant, from another: values at fixed points, less the largest.
+    """Replaced by `fingerprint`; it goes when posterior.py has moved."""
+    return torch.tensor(fingerprint(lambda _: log_density, log_density))
+
+
+def key(prior: Any) -> Any:
+    """Plain data that a prior is told by, for the key of a result that depends on it (`reprior.store`).
+
+    It is the prior itself where plain numbers can hold it. A user's own object is told by some of its draws and their
+    log-density, to three digits, on which machines agree.
 
     Arguments:
-        log_density: the values, with shape (n,).
+        prior: a prior, as `as_prior` gives it.
     """
-    value = log_density.detach().float()
-    return (value - value.max()).nan_to_num(nan=_LEAST_MARK, neginf=_LEAST_MARK).clamp(min=_LEAST_MARK)
+    held = to_dict(prior)
+    if held is not None:
+        return held
+    theta = sample(prior, _KEY_DRAWS, seed=0)
+    return [f"{value:.2e}" for value in [*theta.flatten().tolist(), *log_prob(prior, theta).tolist()]]
 
 
 def to_dict(prior: Any) -> dict[str, Any] | None:
