@@ -30,7 +30,7 @@ from reprior.errors import InputError
 from reprior.info import Info
 from reprior.methods import Method, Problem, find
 from reprior.posterior import Posterior, warn_of_lost
-from reprior.sampling import Draws, as_shape, check_x, count_of, redraw
+from reprior.sampling import Draws, as_shape, check_x, count_of, redraw, watched
 from reprior.seeds import check_seed, fresh_seed
 from reprior.target import make_change
 from reprior.weights import relative_ess, systematic
@@ -216,8 +216,9 @@ class AdaptedPosterior(Draws):
             sampler = replace(sampler, corrections=self.method.corrections)
         generator = torch.Generator().manual_seed(seed)
         denoiser = self.posterior.condition(x, predict)
-        drawn = self.method.draw(denoiser, n, sampler, generator)
-        theta, rejected, failed = self.fill(self.posterior.to_user(drawn.theta), denoiser, sampler, generator)
+        with watched(denoiser, f"sample by {self.method.name}", progress) as seen:
+            drawn = self.method.draw(seen, n, sampler, generator)
+            theta, rejected, failed = self.fill(self.posterior.to_user(drawn.theta), seen, sampler, generator)
         base = self.posterior
 
         def weights() -> Tensor:

@@ -25,7 +25,7 @@ from reprior.diffusion.sampler import ROWS, Sampler, chunked
 from reprior.distance import distance_warning
 from reprior.errors import InputError
 from reprior.info import Info
-from reprior.sampling import Draws, check_x, count_of, redraw
+from reprior.sampling import Draws, check_x, count_of, redraw, watched
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 
@@ -110,14 +110,11 @@ class Posterior(Draws):
     def _draw(
         self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, predict: bool, progress: bool
     ) -> tuple[Tensor, Info]:
-        from tqdm.auto import tqdm
-
         n, began, sampler = count_of(shape), time.monotonic(), sampler or self.sampler
         generator = torch.Generator().manual_seed(seed)
         denoiser = self.condition(x, predict)
-        total = math.ceil(n / max(1, ROWS // denoiser.observations)) * sampler.steps
-        with tqdm(total=total, desc="sample", disable=not progress) as bar:
-            theta = self.to_user(chunked(denoiser, n, sampler, generator, on_step=lambda _: bar.update() and None))
+        with watched(denoiser, "sample", progress) as seen:
+            theta = self.to_user(chunked(seen, n, sampler, generator))
         theta, rejected, failed = redraw(
             theta,
             lambda some, count: self.to_user(chunked(denoiser.select(some), count, sampler, generator)),
@@ -218,7 +215,7 @@ class Posterior(Draws):
 def prior_fingerprint(prior: Any, scale: Standardizer) -> Tensor:
     """What tells one prior from another: log p at fixed points in the scale of theta, up to a constant."""
     points = scale.inverse(torch.randn(FINGERPRINT_POINTS, len(scale.shift), generator=torch.Generator().manual_seed(0)))
-    return priors.mark(priors.log_prob(prior, points))
+    return torch.tensor(priors.fingerprint(lambda theta: priors.log_prob(prior, theta), points))
 
 
 def warn_of_lost(meta: dict[str, Any]) -> None:

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from numbers import Integral
 from typing import Literal, overload
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from reprior.arrays import as_array
+from reprior.diffusion.denoiser import Denoiser, Watched
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.info import Info
@@ -213,6 +215,18 @@ def count_of(shape: Sequence[int]) -> int:
     if n < 1:
         raise InputError(f"the sample shape must hold at least one sample; got {tuple(shape)}")
     return n
+
+
+@contextmanager
+def watched(denoiser: Denoiser, label: str, progress: bool) -> Iterator[Denoiser]:
+    """The denoiser, with a progress bar of its evaluations where one is asked for."""
+    if not progress or hasattr(denoiser, "draws"):  # a posterior that is no diffusion shows a bar of its own
+        yield denoiser
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(desc=label, unit=" evaluations") as bar:
+        yield Watched(denoiser, bar.update)
 
 
 def redraw(

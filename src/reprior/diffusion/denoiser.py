@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -24,7 +25,7 @@ from torch import Tensor
 
 from reprior.errors import InputError
 
-__all__ = ["NOISE_KINDS", "Base", "Denoiser", "Finer", "NoiseKind", "Wrapped", "finer"]
+__all__ = ["NOISE_KINDS", "Base", "Denoiser", "Finer", "NoiseKind", "Watched", "Wrapped", "finer"]
 
 NoiseKind = Literal["scalar", "diagonal", "full"]
 NOISE_KINDS: tuple[NoiseKind, ...] = ("scalar", "diagonal", "full")
@@ -154,6 +155,32 @@ class Wrapped(Denoiser):
         self.s_max = inner.s_max
         self.extra_steps = inner.extra_steps
         self.x = inner.x
+
+
+class Watched(Wrapped):
+    """A denoiser that tells each time it is asked, for a progress bar; its answers are those of the inner one.
+
+    Arguments:
+        inner: the denoiser.
+        on_call: called after each evaluation.
+    """
+
+    def __init__(self, inner: Denoiser, on_call: Callable[[], object]):
+        super().__init__(inner)
+        self.on_call = on_call
+
+    def select(self, k: int | list[int]) -> Denoiser:
+        return Watched(self.inner.select(k), self.on_call)
+
+    def mean(self, z: Tensor, s: Tensor) -> Tensor:
+        out = self.inner.mean(z, s)
+        self.on_call()
+        return out
+
+    def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
+        out = self.inner.mean_full(z, cov)
+        self.on_call()
+        return out
 
 
 class Finer(Wrapped):
