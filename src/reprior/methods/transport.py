@@ -132,7 +132,7 @@ class TransportSettings:
     component_draws: int = 4_000
 
     def __post_init__(self) -> None:
-        if self.settings.probes < 10 or self.settings.component_draws < 100:
+        if self.probes < 10 or self.component_draws < 100:
             raise InputError(f"transport needs probes >= 10 and component_draws >= 100; got {self}")
 
 
