@@ -3,6 +3,7 @@
     posterior = reprior.train(theta, x, prior=p)
     adapted = reprior.adapt(posterior, q)
     samples, info = adapted.sample((5000,), x=x_obs, return_info=True)
+    report = reprior.diagnose(adapted, x=x_obs)
 
 Names are imported when first used, so that ``import reprior`` is quick.
 """
@@ -17,69 +18,74 @@ from reprior._version import __version__
 if TYPE_CHECKING:
     from reprior import methods, priors
     from reprior.adapted import AdaptedPosterior, adapt
-    from reprior.diagnostics import Report, diagnose
+    from reprior.diagnostics import DiagnoseSettings, Report, diagnose
     from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
-    from reprior.networks.fit import Training
     from reprior.errors import FileFormatError, InputError, RefusedError, RepriorError, SupportError
     from reprior.info import Info
     from reprior.integrations.sbi import from_sbi
     from reprior.loading import load
+    from reprior.methods import RatioSettings, RejuvenateSettings, SIRSettings, TransportSettings
     from reprior.networks.embedding import Embedding
+    from reprior.networks.fit import FitResult, Training
     from reprior.networks.mlp import MLPSettings
-    from reprior.networks.simformer import SimformerSettings
+    from reprior.networks.ratio import RatioNetworkSettings
+    from reprior.networks.simformer_settings import SimformerSettings
     from reprior.posterior import Posterior
-    from reprior.sequential.result import Update, Updates
-    from reprior.sequential.update import update
-    from reprior.simulator import simulate
+    from reprior.sequential import AccumulateSettings, Coordinates, RatioUpdateSettings, Update, Updates, update
     from reprior.simulations import Simulations
+    from reprior.simulator import simulate
     from reprior.trainer import train
 
+# module: the public names that live there
 _HOMES = {
-    "AdaptedPosterior": "adapted",
-    "Embedding": "networks.embedding",
-    "FileFormatError": "errors",
-    "Info": "info",
-    "InputError": "errors",
-    "MLPSettings": "networks.mlp",
-    "PAPER_SAMPLER": "diffusion.sampler",
-    "Posterior": "posterior",
-    "Report": "diagnostics",
-    "RefusedError": "errors",
-    "RepriorError": "errors",
-    "Sampler": "diffusion.sampler",
-    "SimformerSettings": "networks.simformer",
-    "Simulations": "simulations",
-    "SupportError": "errors",
-    "Training": "networks.fit",
-    "Update": "sequential.result",
-    "Updates": "sequential.result",
-    "adapt": "adapted",
-    "diagnose": "diagnostics",
-    "from_sbi": "integrations.sbi",
-    "load": "loading",
-    "simulate": "simulator",
-    "train": "trainer",
-    "update": "sequential.update",
+    "adapted": ("AdaptedPosterior", "adapt"),
+    "diagnostics": ("DiagnoseSettings", "Report", "diagnose"),
+    "diffusion.sampler": ("PAPER_SAMPLER", "Sampler"),
+    "errors": ("FileFormatError", "InputError", "RefusedError", "RepriorError", "SupportError"),
+    "info": ("Info",),
+    "integrations.sbi": ("from_sbi",),
+    "loading": ("load",),
+    "methods": ("RatioSettings", "RejuvenateSettings", "SIRSettings", "TransportSettings"),
+    "networks.embedding": ("Embedding",),
+    "networks.fit": ("FitResult", "Training"),
+    "networks.mlp": ("MLPSettings",),
+    "networks.ratio": ("RatioNetworkSettings",),
+    "networks.simformer_settings": ("SimformerSettings",),
+    "posterior": ("Posterior",),
+    "sequential": ("AccumulateSettings", "Coordinates", "RatioUpdateSettings", "Update", "Updates", "update"),
+    "simulations": ("Simulations",),
+    "simulator": ("simulate",),
+    "trainer": ("train",),
 }
-_MODULES = ("methods", "priors")
+_MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "PAPER_SAMPLER",
+    "AccumulateSettings",
     "AdaptedPosterior",
+    "Coordinates",
+    "DiagnoseSettings",
     "Embedding",
     "FileFormatError",
+    "FitResult",
     "Info",
     "InputError",
     "MLPSettings",
     "Posterior",
+    "RatioNetworkSettings",
+    "RatioSettings",
+    "RatioUpdateSettings",
     "RefusedError",
+    "RejuvenateSettings",
     "Report",
     "RepriorError",
+    "SIRSettings",
     "Sampler",
     "SimformerSettings",
     "Simulations",
     "SupportError",
     "Training",
+    "TransportSettings",
     "Update",
     "Updates",
     "__version__",
@@ -96,9 +102,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        value = getattr(importlib.import_module(f"reprior.{_HOMES[name]}"), name)
-    elif name in _MODULES:
+    if name in _MODULE_OF:
+        value = getattr(importlib.import_module(f"reprior.{_MODULE_OF[name]}"), name)
+    elif name in ("methods", "priors"):
         value = importlib.import_module(f"reprior.{name}")
     else:
         raise AttributeError(f"module 'reprior' has no attribute {name!r}")

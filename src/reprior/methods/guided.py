@@ -1,6 +1,6 @@
 """Guidance by the gradient of a log ratio: what learned ratios, plug-in values and mixture fits have in common.
 
-    mean_q(z, s) = mean_p(z, s) + s^2 grad_z a(z, s),    a(z, s) = log E_p[r(theta_0) | z, x]
+mean_q(z, s) = mean_p(z, s) + s^2 grad_z a(z, s),    a(z, s) = log E_p[r(theta_0) | z, x]
 """
 
 from __future__ import annotations

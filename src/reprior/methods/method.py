@@ -79,7 +79,7 @@ class Drawn:
     figures: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
-class Method(ABC):  # noqa: B024 (a method overrides guide or draw)
+class Method(ABC):
     """A way to change the prior.
 
     Attributes:
@@ -103,7 +103,7 @@ class Method(ABC):  # noqa: B024 (a method overrides guide or draw)
     why: str = "asked for"
 
     def __init__(self, problem: Problem, settings: Any = None):
-        self.problem, self.settings = problem, settings
+        self.problem, self.settings = problem, self.checked(settings)
 
     @property
     def change(self) -> PriorChange:

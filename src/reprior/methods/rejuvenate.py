@@ -29,7 +29,6 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor
 
-from reprior.change import PriorChange
 from reprior.diffusion.denoiser import STEP, Denoiser
 from reprior.diffusion.sampler import ROWS, Sampler, chunked, randn, run
 from reprior.errors import InputError, RefusedError
@@ -169,7 +168,9 @@ class Rejuvenate(Method):
                 theta, more = rest._move(moved, pool, log_rest, lowest[k], n, generator)
             out.append(theta)
             kernel = more.pop("kernel")
-            told.append(f"a pool was resampled in {more['stages']:.0f} step(s) and moved from noise {more['s0']:.2g} by {kernel}")
+            told.append(
+                f"a pool was resampled in {more['stages']:.0f} step(s) and moved from noise {more['s0']:.2g} by {kernel}"
+            )
             figures.append(more)
         names = dict.fromkeys(name for more in figures for name in more)
         return Drawn(

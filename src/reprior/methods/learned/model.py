@@ -6,7 +6,6 @@ is wrong.
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings

@@ -55,7 +55,12 @@ def add_noise(theta: Tensor, posterior: Posterior, time: str, generator: Generat
 
 @torch.no_grad()
 def noisy_rows(
-    posterior: Posterior, pool: TrainingSet, time: str, means: bool, generator: Generator, transported: Quadratic | None = None
+    posterior: Posterior,
+    pool: TrainingSet,
+    time: str,
+    means: bool,
+    generator: Generator,
+    transported: Quadratic | None = None,
 ) -> Rows:
     """One noisy copy of every row of a training set."""
     z, s = add_noise(pool.theta, posterior, time, generator)
@@ -92,7 +97,7 @@ def mean_over_parts(value: Callable[[Tensor], Tensor], rows: Tensor) -> float:
         value: the mean loss of some rows, given their indices.
         rows: the indices of all, with shape (n,).
     """
-    return sum(float(value(part)) * len(part) for part in rows.split(AT_ONCE)) / len(rows)
+    return sum(float(value(part)) * len(part) for part in rows.split(ROWS)) / len(rows)
 
 
 def join(copies: list[Rows]) -> Rows:
