@@ -10,10 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from reprior import priors
-from reprior.networks.fit import FitResult, Training, fit
 from reprior.errors import InputError
-from reprior.fingerprint import fingerprint
 from reprior.networks.build import build, default_settings
+from reprior.networks.fit import FitResult, Training, fit
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerSettings
 from reprior.posterior import Posterior, Scales
@@ -41,7 +40,7 @@ def train(
     embedding: nn.Module | None = None,
     max_bad_fraction: float = 0.1,
     device: str = "cpu",
-    checkpoint: str | Path | None = None,
+    folder: str | Path | None = None,
     progress: bool = True,
     return_fit: bool = False,
 ) -> Any:
@@ -60,7 +59,7 @@ def train(
         embedding: your own embedding module for x, (n, m) -> (n, e), with the MLP.
         max_bad_fraction: the share of rows with NaN or inf that is tolerated.
         device: where to train.
-        checkpoint: a file to save the run to; a killed run goes on from it to the same posterior.
+        folder: where the state of the run is kept; the same call goes on from it, after a kill, to the same posterior.
         progress: show the progress bar with the held-out loss and the time left.
         return_fit: also return the `FitResult`.
 
@@ -119,8 +118,8 @@ def train(
         seed,
         label=f"train {base.config()['network']}",
         progress=progress,
-        checkpoint=checkpoint,
-        fingerprint={"base": base.config(), "data": fingerprint(simulations.theta, simulations.x)},
+        folder=folder,
+        key={"base": base.config(), "theta": simulations.theta, "x": simulations.x},
     )
     names = parameters or simulations.parameters
     posterior = Posterior(base.requires_grad_(False).eval(), scales, prior, simulations, tuple(names))

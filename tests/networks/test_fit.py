@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
-import signal
+import warnings
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +14,9 @@ import torch
 from torch import Generator, Tensor, nn
 
 from reprior import io
+from reprior.errors import InputError
 from reprior.networks.fit import SCHEDULES, FitResult, Training, fit
-from reprior.errors import FileFormatError, InputError
+from reprior.networks.run import scheduler_of
 
 X = torch.randn(256, 3, generator=Generator().manual_seed(0))
 TRUTH = torch.tensor([[1.0, -2.0, 0.5]])
@@ -23,6 +24,17 @@ Y = X @ TRUTH.T + 0.3
 QUICK = Training(
     steps=60, batch=32, learning_rate=0.05, ema=0.9, evaluate_every=10, patience=100, checkpoint_seconds=1e9
 )
+
+
+def never(*_: Any) -> Tensor:
+    """A loss of a run that is finished."""
+    raise AssertionError("a finished run was trained")
+
+
+def state_of(folder: Path) -> dict[str, Any]:
+    """The plain data of the one run that is kept in a folder."""
+    (path,) = folder.glob("fit-*.safetensors")
+    return io.read(path, "fit").meta["result"]
 
 
 class Killed(Exception):
@@ -175,10 +187,10 @@ def test_layers_with_random_numbers_of_their_own_follow_the_seed(tmp_path):
 
     often = replace(QUICK, checkpoint_seconds=0.0)
     with pytest.raises(Killed):
-        train(resumed, often, killed, checkpoint=tmp_path / "c")
+        train(resumed, often, killed, folder=tmp_path)
     again = with_dropout()
     torch.manual_seed(7)
-    train(again, often, checkpoint=tmp_path / "c")
+    train(again, often, folder=tmp_path)
     assert same(again, first)
 
 
@@ -219,11 +231,11 @@ def test_killed_run_goes_on_to_the_same_bits(tmp_path):
     often = replace(QUICK, checkpoint_seconds=0.0)  # a checkpoint after every step
     for death in (17, 20):  # killed within step 17, and again within the twentieth step after that
         with pytest.raises(Killed):
-            train(network(), often, dies_at(death), checkpoint=tmp_path / "run")
-    assert io.read(tmp_path / "run", "checkpoint").meta["step"] == 16 + 19
+            train(network(), often, dies_at(death), folder=tmp_path)
+    assert state_of(tmp_path)["step"] == 16 + 19
     resumed = network()
     nn.init.zeros_(resumed.weight)
-    result = train(resumed, often, checkpoint=tmp_path / "run")
+    result = train(resumed, often, folder=tmp_path)
     assert same(whole, resumed)
     assert result.history == expected.history
     assert (result.best_step, result.best_loss) == (expected.best_step, expected.best_loss)
@@ -236,24 +248,15 @@ def test_kill_between_checkpoints_repeats_the_steps_since(tmp_path, monkeypatch)
     monkeypatch.setattr("reprior.networks.fit.time.monotonic", lambda: float(next(clock)))
     sparse = replace(QUICK, checkpoint_seconds=9.0)
     with pytest.raises(Killed):
-        train(network(), sparse, dies_at(25), checkpoint=tmp_path / "run")
-    step = io.read(tmp_path / "run", "checkpoint").meta["step"]
+        train(network(), sparse, dies_at(25), folder=tmp_path)
+    step = state_of(tmp_path)["step"]
     assert 0 < step < 24
     resumed = network()
-    train(resumed, sparse, checkpoint=tmp_path / "run")
+    train(resumed, sparse, folder=tmp_path)
     assert same(whole, resumed)
 
 
-@pytest.fixture
-def heard():
-    """Ctrl-C is heard, as in a program of one's own; a process in the background may have been told to ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@pytest.mark.usefixtures("heard")
-def test_interrupt_saves_a_whole_step(tmp_path):
+def test_interrupted_run_goes_on_to_the_same_bits(tmp_path):
     whole = network()
     expected = train(whole)
     count = 0
@@ -262,40 +265,24 @@ def test_interrupt_saves_a_whole_step(tmp_path):
         nonlocal count
         count += 1
         value = noisy_loss(module, rows, generator)
-        if count == 30:  # a step after which the held-out loss is due as well
-            os.kill(os.getpid(), signal.SIGINT)
+        if count == 30:
+            raise KeyboardInterrupt
         return value
 
     with pytest.raises(KeyboardInterrupt):
-        train(network(), QUICK, loss, checkpoint=tmp_path / "run")
-    assert count == 30
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    assert io.read(tmp_path / "run", "checkpoint").meta["step"] == 30
+        train(network(), replace(QUICK, checkpoint_seconds=0.0), loss, folder=tmp_path)
+    assert state_of(tmp_path)["step"] == 29
     resumed = network()
-    result = train(resumed, checkpoint=tmp_path / "run")
+    result = train(resumed, folder=tmp_path)
     assert same(whole, resumed)
     assert result.history == expected.history
 
 
-@pytest.mark.usefixtures("heard")
-def test_interrupt_without_a_checkpoint_stops_as_well(tmp_path):
-    def loss(module: nn.Module, rows: Tensor, generator: Generator) -> Tensor:
-        os.kill(os.getpid(), signal.SIGINT)
-        return noisy_loss(module, rows, generator)
-
-    with pytest.raises(KeyboardInterrupt):
-        train(network(), QUICK, loss)
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_finished_run_is_not_trained_again(tmp_path):
     module, again = network(), network()
-    first = train(module, checkpoint=tmp_path / "run")
+    first = train(module, folder=tmp_path)
 
-    def never(*_):
-        raise AssertionError("a finished run was trained")
-
-    second = fit(again, never, held_out, len(X), QUICK, seed=3, progress=False, checkpoint=tmp_path / "run.safetensors")
+    second = fit(again, never, held_out, len(X), QUICK, seed=3, progress=False, folder=tmp_path)
     assert same(module, again)
     assert second.history == first.history
     assert second.seconds == pytest.approx(first.seconds, abs=0.5)
@@ -309,61 +296,96 @@ def test_run_stopped_by_patience_stays_stopped(tmp_path):
     def worse(_: nn.Module) -> float:
         return float(next(values))
 
-    one = fit(network(), noisy_loss, worse, 256, settings, 3, progress=False, checkpoint=tmp_path / "run")
-    two = fit(network(), noisy_loss, worse, 256, settings, 3, progress=False, checkpoint=tmp_path / "run")
+    one = fit(network(), noisy_loss, worse, 256, settings, 3, progress=False, folder=tmp_path)
+    two = fit(network(), noisy_loss, worse, 256, settings, 3, progress=False, folder=tmp_path)
     assert (one.steps, two.steps, two.stopped) == (30, 30, "patience")
 
 
 @pytest.mark.parametrize(
     ("change", "named"), [({"learning_rate": 0.01}, "learning_rate"), ({"steps": 70}, "steps"), ({}, "seed")]
 )
-def test_checkpoint_of_another_run_is_refused(tmp_path, change, named):
-    train(network(), checkpoint=tmp_path / "run")
-    with pytest.raises(InputError, match=f"belongs to another run .different: {named}."):
-        fit(
-            network(),
-            noisy_loss,
-            held_out,
-            256,
-            replace(QUICK, **change),
-            seed=3 if change else 5,
-            progress=False,
-            checkpoint=tmp_path / "run",
-        )
+def test_another_run_begins_anew_and_says_so(tmp_path, change, named):
+    kept = network()
+    train(kept, folder=tmp_path)
+    alone, beside = network(), network()
+    settings, seed = replace(QUICK, **change), 3 if change else 5
+    fit(alone, noisy_loss, held_out, 256, settings, seed, progress=False)
+    with pytest.warns(UserWarning, match=f"other settings only.* differ in: {named}$"):
+        fit(beside, noisy_loss, held_out, 256, settings, seed, progress=False, folder=tmp_path)
+    assert same(alone, beside)
+    again = network()
+    assert train(again, loss=never, folder=tmp_path).steps == 60  # the first run is still there
+    assert same(kept, again)
 
 
-def test_fingerprint_tells_data_sets_apart(tmp_path):
-    train(network(), checkpoint=tmp_path / "run", fingerprint={"data": "one", "sizes": (1, 2)})
-    train(network(), checkpoint=tmp_path / "run", fingerprint={"data": "one", "sizes": (1, 2)})
-    with pytest.raises(InputError, match="different: data"):
-        train(network(), checkpoint=tmp_path / "run", fingerprint={"data": "two", "sizes": (1, 2)})
+def test_the_key_tells_data_sets_apart(tmp_path):
+    key = {"x": torch.zeros(3), "sizes": (1, 2)}
+    train(network(), folder=tmp_path, key=key)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        train(network(), loss=never, folder=tmp_path, key={"x": torch.zeros(3), "sizes": (1, 2)})
+    with pytest.warns(UserWarning, match="differ in: x$"):
+        train(network(), folder=tmp_path, key={**key, "x": torch.ones(3)})
+
+
+def test_another_network_begins_anew(tmp_path):
+    train(network(), folder=tmp_path)
+    with pytest.warns(UserWarning, match="differ in: network$"):
+        train(nn.Sequential(nn.Linear(3, 1)), folder=tmp_path)
 
 
 def test_how_often_it_is_saved_may_change(tmp_path):
-    train(network(), replace(QUICK, checkpoint_seconds=0.0), checkpoint=tmp_path / "run")
-    train(network(), replace(QUICK, checkpoint_seconds=5.0), checkpoint=tmp_path / "run")
+    train(network(), replace(QUICK, checkpoint_seconds=0.0), folder=tmp_path)
+    train(network(), replace(QUICK, checkpoint_seconds=5.0), loss=never, folder=tmp_path)
 
 
-def test_file_of_another_kind_is_refused(tmp_path):
-    path = io.write(tmp_path / "run", "posterior", {}, {})
-    before = path.read_bytes()
-    with pytest.raises(FileFormatError, match="'checkpoint' is needed"):
-        train(network(), checkpoint=path)
-    assert path.read_bytes() == before
+def test_a_damaged_state_is_made_again(tmp_path):
+    whole, again = network(), network()
+    train(whole, folder=tmp_path)
+    (path,) = tmp_path.iterdir()
+    path.write_bytes(path.read_bytes()[:-10])
+    with pytest.warns(UserWarning, match="damaged file was removed"):
+        train(again, folder=tmp_path)
+    assert same(whole, again)
 
 
 # --- settings -----------------------------------------------------------------------------------------------
 
 
+def rates_of(settings: Training) -> list[float]:
+    """The learning rate of each step, and of the one after the last."""
+    optimiser = torch.optim.AdamW(nn.Linear(1, 1).parameters(), lr=settings.learning_rate)
+    scheduler = scheduler_of(settings, optimiser)
+    rates = []
+    for _ in range(settings.steps + 1):
+        rates.append(float(optimiser.param_groups[0]["lr"]))
+        optimiser.step()
+        scheduler.step()
+    return rates
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_learning_rate_begins_and_ends_as_told(schedule):
-    settings = Training(steps=100, schedule=schedule, learning_rate=1e-2, final_learning_rate=1e-4)
-    rates = [settings.rate(step) for step in range(101)]
-    assert rates[0] == pytest.approx(1e-2)
-    assert rates[-1] == pytest.approx(1e-2 if schedule == "constant" else 1e-4)
+def test_learning_rate_follows_its_formula(schedule):
+    first, last = 1e-2, 1e-4
+    rates = rates_of(Training(steps=100, schedule=schedule, learning_rate=first, final_learning_rate=last))
+    share = {
+        "cosine": lambda u: (1 + math.cos(math.pi * u)) / 2,
+        "linear": lambda u: 1 - u,
+        "constant": lambda u: 1.0,
+    }[schedule]
+    assert rates == pytest.approx([last + share(step / 100) * (first - last) for step in range(101)], rel=1e-9)
     assert all(a >= b for a, b in pairwise(rates))
-    middle = {"cosine": 5.05e-3, "linear": 5.05e-3, "half_linear": 1e-2, "constant": 1e-2}
-    assert rates[50] == pytest.approx(middle[schedule])
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_learning_rate_goes_on_where_it_was(tmp_path, schedule):
+    settings = replace(QUICK, schedule=schedule, checkpoint_seconds=0.0)
+    whole, resumed = network(), network()
+    train(whole, settings)
+    with pytest.raises(Killed):
+        train(network(), settings, dies_at(35), folder=tmp_path)
+    train(resumed, settings, folder=tmp_path)
+    assert same(whole, resumed)
 
 
 @pytest.mark.parametrize(
@@ -377,6 +399,7 @@ def test_learning_rate_begins_and_ends_as_told(schedule):
         ({"ema": 1.0}, r"ema must lie in \[0, 1\); got 1.0"),
         ({"learning_rate": 0.0}, "must be positive; got 0.0"),
         ({"clip": -1.0}, "must be positive"),
+        ({"final_learning_rate": 0.1}, r"between 0 and learning_rate .0.002.; got 0.1"),
     ],
 )
 def test_training_settings_are_checked(arguments, message):
