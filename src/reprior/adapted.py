@@ -148,23 +148,23 @@ class AdaptedPosterior(Draws):
         x: Tensor,
         seed: int | None = ...,
         sampler: Sampler | None = ...,
-        correct: str = ...,
         return_info: Literal[False] = ...,
         progress: bool = ...,
         show_progress_bars: bool = ...,
+        correct: str = ...,
     ) -> Tensor: ...
     @overload
     def sample(
         self,
         sample_shape: int | Sequence[int],
         x: Tensor,
-        seed: int | None = None,
-        sampler: Sampler | None = None,
-        correct: str = "no",
+        seed: int | None = ...,
+        sampler: Sampler | None = ...,
         *,
         return_info: Literal[True],
-        progress: bool = False,
-        show_progress_bars: bool = False,
+        progress: bool = ...,
+        show_progress_bars: bool = ...,
+        correct: str = ...,
     ) -> tuple[Tensor, Info]: ...
     def sample(
         self,
@@ -172,10 +172,10 @@ class AdaptedPosterior(Draws):
         x: Tensor,
         seed: int | None = None,
         sampler: Sampler | None = None,
-        correct: str = "no",
         return_info: bool = False,
         progress: bool = False,
         show_progress_bars: bool = False,
+        correct: str = "no",
     ) -> Tensor | tuple[Tensor, Info]:
         """Draws theta ~ q(theta | x) for one observation.
 
@@ -184,16 +184,18 @@ class AdaptedPosterior(Draws):
             x: one observation, with shape (m,) or (1, m).
             seed: makes the draws repeatable; without it they follow torch's global random state.
             sampler: another sampler than the default.
-            correct: "no"; "resample" the draws towards the exact target with the base's own densities; or "weights", to
-                return them with their log weights in the info.
             return_info: also return an `Info`.
             progress: show a progress bar.
             show_progress_bars: the same by sbi's name, so that its diagnostics (run_sbc, run_tarp) take this posterior.
+            correct: "no"; "resample" the draws towards the exact target with the base's own densities; or "weights", to
+                return them with their log weights in the info.
 
         Returns: theta, with shape (*sample_shape, d), or (theta, info).
         """
         if correct == "no":
-            both = super().sample(sample_shape, x, seed, sampler, return_info=True, progress=progress or show_progress_bars)
+            both = super().sample(
+                sample_shape, x, seed, sampler, return_info=True, progress=progress or show_progress_bars
+            )
             return both if return_info else both[0]
         if correct == "weights" and not return_info:
             raise InputError(
@@ -201,7 +203,7 @@ class AdaptedPosterior(Draws):
             )
         shape, x = as_shape(sample_shape), check_x(x, self.x_dim, single=True)
         seed = fresh_seed() if seed is None else check_seed(seed)
-        theta, info = self._corrected(x, shape, seed, sampler or self.sampler, correct)
+        theta, info = self._corrected(x, shape, seed, sampler or self.sampler, correct, progress or show_progress_bars)
         theta = theta.reshape(*shape, self.dim)
         return (theta, info) if return_info else theta
 
@@ -272,14 +274,14 @@ class AdaptedPosterior(Draws):
         )
 
     def _corrected(
-        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler, how: str
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler, how: str, progress: bool
     ) -> tuple[Tensor, Info]:
         from reprior.correction import freeze, importance_correction
 
         if how not in ("resample", "weights"):
             raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights")
         frozen = freeze(self, sampler)
-        theta, info = frozen._draw(x, shape, seed, sampler, False, False)
+        theta, info = frozen._draw(x, shape, seed, sampler, False, progress)
         if info.failed:
             raise InputError(info.failed[0])
         theta = theta[:, 0]

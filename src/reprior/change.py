@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,7 +29,7 @@ __all__ = ["PriorChange"]
 
 PRIOR_DRAWS = 50_000  # draws of p whose lowest log p bounds the trusted region, about as many as a base has seen
 TARGET_DRAWS = 5_000  # draws of q whose lowest log q says where q has its mass
-RARE = 0.01  # draws beyond the trusted region are stray where they are a smaller part than this of a posterior, and of q
+RARE = 0.01  # a part of a posterior, and of q: draws beyond the trusted region are stray where they are fewer
 PIECES = 64  # of the way between two points, over which the gradient of log r is added up
 DISCONTINUOUS = 0.05  # the fraction of such ways over which it does not add up, from which on log r has steps
 
@@ -78,11 +78,9 @@ class PriorChange:
 
     def minus(self, part: Callable[[Tensor], Tensor]) -> PriorChange:
         """The change that remains when a part of log r, of standardised parameters, is taken out of it."""
-
-        def rest(theta: Tensor) -> Tensor:
-            return self.log_r(theta) - part(self.scale.forward(theta))
-
-        return replace(self, target=None, log_ratio=rest, kind="callable", whole=self.whole or self)
+        return replace(
+            self, target=None, log_ratio=partial(_minus, self, part), kind="callable", whole=self.whole or self
+        )
 
     def draw(self, n: int, seed: int) -> Tensor:
         """Draws of q, with shape (n, d): its own, or draws of p resampled by r where q cannot be sampled."""
@@ -188,6 +186,11 @@ class PriorChange:
         from reprior.quadratic import find_components
 
         return [self.quadratic] if self.quadratic.exact else find_components(self)
+
+
+def _minus(change: PriorChange, part: Callable[[Tensor], Tensor], theta: Tensor) -> Tensor:
+    """log r minus a part of it, at theta with shape (*, d)."""
+    return change.log_r(theta) - part(change.scale.forward(theta))
 
 
 def _has_gradient(change: PriorChange, theta: Tensor, seed: int) -> bool:

@@ -35,8 +35,8 @@ class Frozen(Method):
     """
 
     def __init__(self, inner: Method):
-        super().__init__(inner.problem, inner.settings)
-        self.inner, self.corrections, self.why = inner, inner.corrections, inner.why
+        self.problem, self.settings, self.inner = inner.problem, inner.settings, inner
+        self.corrections, self.why = inner.corrections, inner.why
         self.name = inner.name  # pyright: ignore[reportAttributeAccessIssue]
         self.guided: Denoiser | None = None
 

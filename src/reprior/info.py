@@ -78,7 +78,10 @@ class Info:
     @cached_property
     def warnings(self) -> tuple[str, ...]:
         """What the caller should know, in plain words."""
-        found = [*self.notes, *(f"observation {k} (counted from 0) was not drawn: {why}" for k, why in self.failed.items())]
+        found = [
+            *self.notes,
+            *(f"observation {k} (counted from 0) was not drawn: {why}" for k, why in self.failed.items()),
+        ]
         if self.relative_ess and min(self.relative_ess) < LOW_ESS:
             found.append(
                 f"the relative ESS of the prior-ratio weights is {min(self.relative_ess):.2g}: few base samples lie where the "
@@ -104,7 +107,11 @@ class Info:
         ]
         if self.told:
             lines.append(f"what was done {self.told[0]}" + (" ..." if len(set(self.told)) > 1 else ""))
-        figures = {"relative ESS": self.relative_ess, "k-hat": self.k_hat, **self.figures} if self.relative_ess else dict(self.figures)
+        figures = (
+            {"relative ESS": self.relative_ess, "k-hat": self.k_hat, **self.figures}
+            if self.relative_ess
+            else dict(self.figures)
+        )
         lines += [f"{name:<13} {_short(values)}" for name, values in figures.items()]
         lines += [f"warning       {text}" for text in self.warnings]
         return "\n".join(lines)

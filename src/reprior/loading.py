@@ -24,7 +24,6 @@ from reprior.methods import Problem, registered
 from reprior.networks.build import rebuild
 from reprior.posterior import Posterior, Scales, prior_fingerprint
 from reprior.ratio_from_samples import RatioNetwork
-from reprior.sequential.surrogate import CarriedRatio
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
 from reprior.target import make_change
@@ -169,6 +168,8 @@ def _change(
     scale, kind, config = posterior.scales.theta, meta["target_kind"], meta["target_config"]
     outside = math.nan if meta["outside"] is None else float(meta["outside"])
     if kind in ("samples", "carried"):
+        from reprior.sequential.surrogate import CarriedRatio
+
         ratio = RatioNetwork(scale) if kind == "samples" else CarriedRatio.from_config(scale, config, coordinates)
         ratio.load_state_dict(network)
         return PriorChange(posterior.prior, scale, ratio.requires_grad_(False), None, kind, outside, region)

@@ -214,7 +214,9 @@ class Posterior(Draws):
 @torch.no_grad()
 def prior_fingerprint(prior: Any, scale: Standardizer) -> Tensor:
     """What tells one prior from another: log p at fixed points in the scale of theta, up to a constant."""
-    points = scale.inverse(torch.randn(FINGERPRINT_POINTS, len(scale.shift), generator=torch.Generator().manual_seed(0)))
+    points = scale.inverse(
+        torch.randn(FINGERPRINT_POINTS, len(scale.shift), generator=torch.Generator().manual_seed(0))
+    )
     return torch.tensor(priors.fingerprint(lambda theta: priors.log_prob(prior, theta), points))
 
 

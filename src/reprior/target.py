@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, cast
 from warnings import warn
 
 import numpy as np
@@ -46,7 +46,7 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
     if isinstance(target, Tensor):
         change = _from_samples(prior, target, scale, seed, accept_outside)
     elif callable(target) and not hasattr(target, "log_prob") and not hasattr(target, "logpdf"):
-        log_q = _checked_callable(target, prior, seed)
+        log_q = _checked_callable(cast(Callable[[Tensor], Tensor], target), prior, seed)
         change = PriorChange(prior, scale, partial(_log_ratio, log_q, prior), None, "callable")
     else:
         change = _from_distribution(prior, target, scale, seed, accept_outside)

@@ -13,11 +13,12 @@ import warnings
 import torch
 from torch import Generator, Tensor
 
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 
-__all__ = ["check_mass", "multinomial", "pareto_k", "relative_ess", "systematic", "temper_step"]
+__all__ = ["check_mass", "massless", "multinomial", "pareto_k", "relative_ess", "systematic", "temper_step"]
 
 SMALLEST_STEP = 1e-3  # of the power of r: a smaller one would never reach 1
+NO_MASS = "all weights are zero: no base sample has mass under the target prior; the two may not agree"
 
 
 def relative_ess(log_w: Tensor) -> float:
@@ -68,14 +69,15 @@ def pareto_k(log_w: Tensor) -> float:
     return float(k_hat)
 
 
+def massless(log_w: Tensor) -> dict[int, str]:
+    """The observations at which no draw has any weight, each with the reason; log weights with shape (n, K)."""
+    return dict.fromkeys((~(log_w > -torch.inf)).all(0).nonzero()[:, 0].tolist(), NO_MASS)
+
+
 def check_mass(log_w: Tensor) -> None:
-    """Refuses observations at which no draw has any weight; log weights with shape (n, K)."""
-    empty = (~(log_w > -torch.inf)).all(0).nonzero()[:, 0].tolist()
-    if empty:
-        where = f" at observation {', '.join(map(str, empty))} (counted from 0)" if log_w.shape[1] > 1 else ""
-        raise InputError(
-            f"all weights are zero{where}: no base sample has mass under the target prior; they may not agree"
-        )
+    """Refuses log weights, with shape (n,), that are all zero."""
+    if massless(log_w.unsqueeze(1)):
+        raise RefusedError(NO_MASS)
 
 
 def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
@@ -86,7 +88,7 @@ def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
         n: how many to keep.
         generator: the source of randomness.
     """
-    check_mass(log_w.unsqueeze(1))
+    check_mass(log_w)
     weights = torch.softmax(log_w.double(), 0)
     points = (torch.arange(n, dtype=torch.float64) + torch.rand(1, generator=generator, dtype=torch.float64)) / n
     index = torch.searchsorted(weights.cumsum(0), points).clamp(max=len(weights) - 1)
@@ -95,5 +97,5 @@ def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
 
 def multinomial(log_w: Tensor, n: int, generator: Generator) -> Tensor:
     """Indices of n draws with replacement; arguments as in `systematic`."""
-    check_mass(log_w.unsqueeze(1))
+    check_mass(log_w)
     return torch.multinomial(torch.softmax(log_w.double(), 0), n, replacement=True, generator=generator)

@@ -109,7 +109,7 @@ class Rejuvenate(Method):
     settings: RejuvenateSettings
 
     def __init__(self, problem: Problem, settings: RejuvenateSettings | None = None, learned: Method | None = None):
-        super().__init__(problem, settings or RejuvenateSettings())
+        super().__init__(problem, settings)
         self.learned, self.noise, self.quadratic = learned, problem.posterior.base.noise, self.change.quadratic
         reason = why_not([self.quadratic] if self.quadratic.exact else None, self.noise)
         kernel = self.settings.kernel
@@ -156,29 +156,41 @@ class Rejuvenate(Method):
         pools = chunked(denoiser, self.settings.pool, replace(sampler, steps=min(sampler.steps, POOL_STEPS)), generator)
         lowest = self.change.lowest_trusted(pools)
         log_w = self.change.log_w(pools, lowest).cpu()
-        check_mass(log_w)
-        out, told, figures = [], [], []
+        theta = pools.new_full((n, *pools.shape[1:]), torch.nan)
+        told, figures, failed = [], [], {}
         for k in range(pools.shape[1]):
             one = denoiser.select(k)
-            under = self._under(one, pools[:, k], log_w[:, k], lowest[k], sampler, generator)
-            if under is None:
-                theta, more = self._move(one, pools[:, k], log_w[:, k], lowest[k], n, generator)
-            else:
-                rest, moved, pool, log_rest = under
-                theta, more = rest._move(moved, pool, log_rest, lowest[k], n, generator)
-            out.append(theta)
-            kernel = more.pop("kernel")
-            told.append(
-                f"a pool was resampled in {more['stages']:.0f} step(s) and moved from noise {more['s0']:.2g} by {kernel}"
-            )
+            try:
+                theta[:, k], more = self._one(one, pools[:, k], log_w[:, k], lowest[k], n, sampler, generator)
+                kernel = more.pop("kernel")
+                told.append(
+                    f"resampled in {more['stages']} step(s), then moved from noise {more['s0']:.2g} by {kernel}"
+                )
+            except RefusedError as error:
+                failed[k], more = str(error), {}
+                told.append("not drawn")
             figures.append(more)
         names = dict.fromkeys(name for more in figures for name in more)
-        return Drawn(
-            torch.stack(out, 1),
-            log_w,
-            tuple(told),
-            figures={name: tuple(more.get(name, math.nan) for more in figures) for name in names},
-        )
+        each = {name: tuple(float(more.get(name, math.nan)) for more in figures) for name in names}
+        return Drawn(theta, log_w, tuple(told), failed, each)
+
+    def _one(
+        self,
+        denoiser: Denoiser,
+        pool: Tensor,
+        log_w: Tensor,
+        lowest: Tensor,
+        n: int,
+        sampler: Sampler,
+        generator: Generator,
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """n draws at one observation, with shape (n, D), and what there is to say."""
+        check_mass(log_w)
+        under = self._under(denoiser, pool, log_w, lowest, sampler, generator)
+        if under is None:
+            return self._move(denoiser, pool, log_w, lowest, n, generator)
+        rest, moved, pool, log_rest = under
+        return rest._move(moved, pool, log_rest, lowest, n, generator)
 
     def _under(
         self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, lowest: Tensor, sampler: Sampler, generator: Generator
@@ -262,7 +274,7 @@ class Rejuvenate(Method):
                 source, pool = pool, self._melt(denoiser, how, pool[index], s0, precision, power, generator)
             log_w = self.change.log_w(pool, lowest).cpu()
             if power < 1:
-                check_mass(log_w.unsqueeze(1))
+                check_mass(log_w)
         inside, outside = pool[torch.isfinite(log_w)], pool[~torch.isfinite(log_w)]
         for _ in range(AGAIN):
             if len(inside) >= n:
@@ -270,7 +282,7 @@ class Rejuvenate(Method):
             index = systematic(members, n, generator)
             pool = self._melt(denoiser, how, source[index], s0, precision, 1.0, generator)
             inside = torch.cat([inside, pool[torch.isfinite(self.change.log_w(pool, lowest))]])
-        return torch.cat([inside, outside])[:n], {"s0": s0, "stages": float(stages), "kernel": how, **told}
+        return torch.cat([inside, outside])[:n], {"s0": s0, "stages": stages, "kernel": how, **told}
 
     def _how(self, denoiser: Denoiser, pool: Tensor, log_w: Tensor, cut: bool) -> str:
         """What guides below s0.

@@ -17,7 +17,7 @@ from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
 from reprior.methods.method import Drawn, Method
-from reprior.weights import check_mass, multinomial, systematic
+from reprior.weights import massless, multinomial, systematic
 
 __all__ = ["SIR", "SIRSettings"]
 
@@ -55,12 +55,14 @@ class SIR(Method):
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Drawn:
         pool = chunked(denoiser, self.settings.pool, sampler, generator)
         log_w = self.change.log_w(pool).cpu()
-        check_mass(log_w)
-        resample = KINDS[self.settings.resampling]
-        picks = [resample(log_w[:, k], n, generator) for k in range(pool.shape[1])]
-        theta = torch.stack([pool[index.to(pool.device), k] for k, index in enumerate(picks)], 1)
-        duplicates = tuple(float(n - len(index.unique())) for index in picks)
-        return Drawn(theta, log_w, figures={"duplicates": duplicates})
+        failed, resample = massless(log_w), KINDS[self.settings.resampling]
+        theta = pool.new_full((n, *pool.shape[1:]), torch.nan)
+        duplicates = [torch.nan] * pool.shape[1]
+        for k in range(pool.shape[1]):
+            if k not in failed:
+                index = resample(log_w[:, k], n, generator)
+                theta[:, k], duplicates[k] = pool[index.to(pool.device), k], float(n - len(index.unique()))
+        return Drawn(theta, log_w, failed=failed, figures={"duplicates": tuple(duplicates)})
 
     def lighter(self, draws: int = 200) -> Method:
         return SIR(self.problem, replace(self.settings, pool=min(draws, self.settings.pool)))

@@ -154,7 +154,7 @@ class Transport(Method):
     settings: TransportSettings
 
     def __init__(self, problem: Problem, settings: TransportSettings | None = None, fallback: Method | None = None):
-        super().__init__(problem, settings or TransportSettings())
+        super().__init__(problem, settings)
         self.fallback = fallback
         quadratics = self.change.quadratics
         reason = why_not(quadratics, problem.posterior.base.noise)
@@ -201,18 +201,27 @@ class Transport(Method):
         return out
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Drawn:
-        refused = self.refused(denoiser, generator)
+        refused, failed = self.refused(denoiser, generator), {}
         if self.fallback is not None and self.change.cuts:
             refused |= self._cut_away(denoiser, generator)
-        if self.fallback is None and refused:
-            raise RefusedError(next(iter(refused.values())))
-        theta = self._transport(denoiser, n, sampler, generator)
+        theta = denoiser.x.new_full((n, denoiser.observations, denoiser.dim), torch.nan)
+        weights = theta.new_full((len(self.quadratics), denoiser.observations), torch.nan)
+        mine = [k for k in range(denoiser.observations) if k not in refused]
+        if mine:
+            some = denoiser.select(mine) if refused else denoiser
+            theta[:, mine], weights[:, mine] = self._transport(some, n, sampler, generator)
         told = ["the base was asked at another point and noise, which is exact for this change"] * theta.shape[1]
         for k, reason in refused.items():
-            assert self.fallback is not None
-            theta[:, k] = self.fallback.draw(denoiser.select(k), n, sampler, generator).theta[:, 0]
+            if self.fallback is None:
+                told[k], failed[k] = "not drawn", reason
+                continue
+            drawn = self.fallback.draw(denoiser.select(k), n, sampler, generator)
+            theta[:, k] = drawn.theta[:, 0]
             told[k] = f"drawn by {self.fallback.name}, as {reason.split('. ', 1)[0]}"
-        return Drawn(theta, told=tuple(told))
+            if drawn.failed:
+                failed[k] = drawn.failed[0]
+        figures = {f"weight of component {j + 1}": tuple(w.tolist()) for j, w in enumerate(weights)}
+        return Drawn(theta, None, tuple(told), failed, figures if len(weights) > 1 else {})
 
     def _cut_away(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
         """The bound observations of whose posterior q's bounds leave too little to draw again what falls outside."""
@@ -225,16 +234,23 @@ class Transport(Method):
         return Transport(self.problem, settings, self.fallback and self.fallback.lighter(draws))
 
     def config(self) -> dict[str, Any]:
-        return super().config() | {"fallback": self.fallback and self.fallback.name}
+        fallback = self.fallback and {"name": self.fallback.name, "config": self.fallback.config()}
+        return super().config() | {"fallback": fallback}
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {} if self.fallback is None else self.fallback.tensors()
 
     @classmethod
     def rebuild(cls, problem: Problem, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Method:
-        fallback = config["fallback"] and find(config["fallback"]).build(problem)
+        kept = config["fallback"]
+        fallback = kept and find(kept["name"]).rebuild(problem, kept["config"], tensors)
         return cls(problem, TransportSettings(**config["settings"]), fallback or None)
 
-    def _transport(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Tensor:
+    def _transport(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> tuple[Tensor, Tensor]:
+        """n draws at each observation, and the weights of the components, with shape (components, K)."""
         if len(self.quadratics) == 1:
-            return chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator)
+            theta = chunked(Transported(denoiser, self.quadratics[0]), n, sampler, generator)
+            return theta, theta.new_ones(1, theta.shape[1])
         coarse = replace(sampler, steps=min(sampler.steps, COMPONENT_STEPS))
         pool = chunked(denoiser, self.settings.component_draws, coarse, generator)
         log_z = torch.stack([self._weigh(denoiser, q, pool, coarse, generator) for q in self.quadratics])
@@ -249,7 +265,7 @@ class Transport(Method):
             draws = chunked(Transported(denoiser, quadratic), max(counts), sampler, generator)
             for k, count in enumerate(counts):
                 theta[mine[:, k], k] = draws[:count, k]
-        return theta
+        return theta, weights.to(theta)
 
     @staticmethod
     def _weigh(
