@@ -18,7 +18,7 @@ import reprior
 from reprior.errors import InputError
 from reprior.integrations import sbi as integration
 from reprior.integrations.sbi import check_version, to_sbi
-from reprior.integrations.sbi_kernel import kernel_of
+from reprior.integrations.sbi_noise import noise_of
 
 X = torch.tensor([[0.3, 0.2], [2.0, -1.0], [-1.0, 0.5]])
 
@@ -37,10 +37,10 @@ def expected(posterior, z, s, x):
 
 def test_time_and_noise_are_those_of_the_estimator(pair):
     estimator = pair[0].vector_field_estimator
-    kernel = kernel_of(estimator)
+    noise = noise_of(estimator)
     t = torch.linspace(max(estimator.t_min, 1e-3), 0.98, 40, dtype=torch.float64)
-    s = torch.tensor([kernel.level(float(v)) for v in t], dtype=torch.float64)
-    again, m = kernel.at(s)
+    s = torch.tensor([noise.level(float(v)) for v in t], dtype=torch.float64)
+    again, m = noise.at(s)
     torch.testing.assert_close(again, t, rtol=1e-9, atol=1e-10)
     torch.testing.assert_close(m, estimator.mean_t_fn(t)[:, 0], rtol=1e-9, atol=0)
     torch.testing.assert_close(s * m, estimator.std_fn(t)[:, 0], rtol=1e-9, atol=0)
@@ -57,7 +57,7 @@ def test_denoised_mean_is_exact(pair, s):
 
 def test_noise_beyond_the_trained_range(pair):
     posterior = pair[1]
-    denoiser, lowest = posterior.condition(X[:1]), posterior.base.kernel.lowest / posterior.base.unit
+    denoiser, lowest = posterior.condition(X[:1]), posterior.base.process.lowest / posterior.base.unit
     z = torch.randn(20, 1, 2, generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(denoiser.mean(z, torch.tensor(lowest / 10)), z, rtol=0, atol=10 * lowest**2 + 1e-6)
     # Far out the mean is that of the posterior plus v z / s^2; what is left out is of order v / s_max^2 = .002.

@@ -12,7 +12,7 @@ from torch.distributions import Independent, MultivariateNormal, Normal
 
 import reprior
 from reprior.errors import FileFormatError, InputError
-from reprior.methods.learned.guidance import RatioSettings
+from reprior.methods import RatioSettings
 
 P = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 Q = MultivariateNormal(torch.tensor([0.5, 0.0]), torch.tensor([[0.5, 0.1], [0.1, 0.5]]))
@@ -65,9 +65,9 @@ def test_sbis_networks_come_back(name, tmp_path):
 
 def test_adapted_posterior_comes_back(tmp_path):
     posterior = reprior.from_sbi(untrained(BUILDERS["mlp"]), *simulations())
-    adapted = reprior.adapt(posterior, Q, method="anchor")
+    adapted = reprior.adapt(posterior, Q, method="plug_in")
     again = reprior.load(adapted.save(tmp_path / "adapted"))
-    assert again.method == "anchor"
+    assert again.method.name == "plug_in"
     same_draws(adapted, again)
 
 
@@ -79,7 +79,7 @@ def test_learned_ratio_comes_back(tmp_path):
         observations=20, draws=16, training=reprior.Training(steps=20, batch=64, evaluate_every=10)
     )
     adapted = reprior.adapt(posterior, Q, method="nre", settings=settings)
-    assert adapted.guidance.config()["x_features"] == 4
+    assert adapted.method.config()["x_features"] == 4
     same_draws(adapted, reprior.load(adapted.save(tmp_path / "adapted"), embedding=own))
 
 

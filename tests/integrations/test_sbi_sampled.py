@@ -11,8 +11,8 @@ from torch.distributions import Independent, Normal
 
 import reprior
 from reprior.errors import InputError
-from reprior.methods.sir import SIRSettings
 from reprior.integrations.sbi_sampled import SampledPosterior
+from reprior.methods import SIRSettings
 
 P = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
 Q = Independent(Normal(torch.tensor([0.4, 0.0]), torch.tensor([0.5, 0.7])), 1)
@@ -57,7 +57,7 @@ def test_npe_is_resampled(npe):
     theta, info = adapted.sample((2_000,), X, seed=0, return_info=True)
     assert theta.shape == (2_000, 2)
     assert info.method == "sir"
-    assert 0 < info.details["ess"] <= 1
+    assert 0 < info.relative_ess[0] <= 1
     assert "no diffusion" in info.why
     assert info.warnings == ()
     # The exact answer for this network: its own samples, weighted by q/p.
@@ -120,8 +120,8 @@ def test_likelihoods_and_ratios_say_what_is_exact(method, network):
 def test_collapse_is_said(npe):
     far = Independent(Normal(torch.tensor([4.0, 4.0]), torch.tensor([0.2, 0.2])), 1)
     _, info = reprior.adapt(npe, far).sample((500,), X, seed=0, return_info=True)
-    assert info.details["duplicates"] > 400
-    assert any("ESS/N" in text for text in info.warnings)
+    assert info.figures["duplicates"][0] > 400
+    assert any("relative ESS" in text for text in info.warnings)
 
 
 def test_npe_is_diagnosed(npe):

@@ -9,7 +9,8 @@
 | sample_stats | log q/p of the draws of q(theta \\| x) |
 | observed_data | x (x_observed where a parameter is called x) |
 
-Draws are independent, so there is one chain. `arviz-base` holds the conventions; it needs Python 3.11.
+Draws are independent, so there is one chain. `arviz-base` (extra `arviz`) holds the conventions; it needs
+Python 3.11.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from torch import Tensor
 from reprior import priors
 from reprior._version import __version__
 from reprior.errors import InputError
-from reprior.posterior import check_x
+from reprior.extras import need
+from reprior.sampling import check_x
 
 if TYPE_CHECKING:
     from reprior.adapted import AdaptedPosterior
@@ -44,10 +46,7 @@ def to_arviz(
 
     Returns: an `xarray.DataTree`; write it with its `to_netcdf`.
     """
-    try:
-        from arviz_base import from_dict
-    except ImportError as error:
-        raise ImportError("to_arviz needs arviz-base (Python 3.11 or newer): pip install arviz-base") from error
+    from_dict = need("arviz_base", "arviz", "to_arviz").from_dict
     if draws < 1:
         raise InputError(f"draws must be at least 1; got {draws}")
     posterior = adapted.posterior
@@ -65,7 +64,7 @@ def to_arviz(
     data["sample_stats"] = {"log_r": _chain(adapted.log_r(theta))}
     observed = "x_observed" if "x" in posterior.parameters else "x"
     data["observed_data"] = {observed: x[0].numpy()}
-    told = {"method": adapted.method, "why": adapted.why, "inference_library": "reprior"}
+    told = {"method": adapted.method.name, "why": adapted.why, "inference_library": "reprior"}
     return from_dict(
         data,
         name="reprior",

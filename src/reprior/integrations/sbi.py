@@ -22,13 +22,14 @@ from torch import Tensor
 
 from reprior import priors
 from reprior.errors import InputError
+from reprior.extras import need
 
 __all__ = ["SUPPORTED", "adapt_sbi", "check_version", "from_sbi", "to_sbi"]
 
 SUPPORTED = "0.27"
-SHORT_NOISE = 3.0  # the largest noise should exceed the spread of theta this many times
-COARSE = 0.03  # the lowest noise should be below this many spreads of the narrowest parameter
-UNEVEN = 30.0  # scales of theta that one noise level for all parameters can hardly serve
+SHORT_NOISE = 3.0  # largest noise, in standard deviations of theta, below which samples start wrongly
+COARSE = 0.03  # lowest noise, in standard deviations of the narrowest parameter, above which narrow posteriors suffer
+UNEVEN = 30.0  # ratio of the widest to the narrowest parameter that one noise level for all can hardly serve
 MANY_PRIORS = (
     "build_posterior(prior=q) does not change an NPE, NPSE or FMPE posterior: if you used it, pass the prior of the simulations "
     "as from_sbi(..., prior=p). Simulations of several rounds do not follow the prior either"
@@ -44,6 +45,7 @@ def check_version(version: str) -> None:
         )
 
 
+need("sbi", "sbi", "working with sbi posteriors")
 check_version(metadata.version("sbi"))
 
 from sbi.inference.posteriors.base_posterior import NeuralPosterior  # noqa: E402
@@ -107,7 +109,7 @@ def to_sbi(posterior: Posterior) -> VectorFieldPosterior:
     """The sbi posterior again, from what `from_sbi` made (or `reprior.load` read)."""
     if not isinstance(posterior, Posterior) or not isinstance(posterior.base, SbiBase):
         raise InputError("to_sbi takes a posterior that from_sbi made")
-    flow = posterior.base.kernel.kind == "flow"
+    flow = posterior.base.process.kind == "flow"
     prior = posterior.prior.parts if isinstance(posterior.prior, priors.Product) else posterior.prior
     prior, _, _ = process_prior(prior)  # sbi takes torch distributions, and wraps what is none
     return VectorFieldPosterior(posterior.base.to_estimator(), prior, sample_with="ode" if flow else "sde")

@@ -1,6 +1,6 @@
 """An sbi estimator (NPSE or FMPE) as a base: E[theta_0 | z, x] from its score or its velocity.
 
-With u the units that sbi diffuses in, y = theta_t / m the noisy state and s = sigma / m its noise (`sbi_kernel`),
+With u the units that sbi diffuses in, y = theta_t / m the noisy state and s = sigma / m its noise (`sbi_noise`),
 
     NPSE: E[u_0 | y] = y + s^2 m score(m y, x, t)
     FMPE: E[u_0 | y] = (m y - sigma v(m y, x, t)) / (1 + e),      since v = E[eps - u_0] and sigma = t + e
@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from reprior.diffusion.denoiser import Base, Denoiser, NoiseKind
 from reprior.errors import InputError
-from reprior.integrations.sbi_kernel import kernel_of
+from reprior.integrations.sbi_noise import noise_of
 from reprior.standardizer import Standardizer
 
 __all__ = ["SbiBase"]
@@ -55,7 +55,7 @@ class SbiBase(Base):
         super().__init__()
         if len(estimator.input_shape) != 1:
             raise InputError(f"theta must be a vector; this estimator has shape {tuple(estimator.input_shape)}")
-        self.kernel = kernel_of(estimator)
+        self.process = noise_of(estimator)
         own = copy.deepcopy(estimator).eval().requires_grad_(False)
         self.x_shape = torch.Size(own.condition_shape)
         self.embedding: nn.Module = own.embedding_net
@@ -67,8 +67,8 @@ class SbiBase(Base):
         self.dim, self.x_dim = int(own.input_shape[0]), self.x_shape.numel()
         self.noise: NoiseKind = "scalar"
         self.unit, self.narrowest = unit, narrowest
-        self.s_min = max(self.kernel.lowest / unit, S_MIN * narrowest)
-        self.s_max = min(self.kernel.highest / unit, S_MAX)
+        self.s_min = max(self.process.lowest / unit, S_MIN * narrowest)
+        self.s_max = min(self.process.highest / unit, S_MAX)
         self.register_buffer("offset", torch.zeros(self.dim))
         self.register_buffer("x_shift", torch.zeros(self.x_dim))
         self.register_buffer("x_scale", torch.ones(self.x_dim))
@@ -127,12 +127,12 @@ class SbiBase(Base):
             code: embedded observations, with shape (K, ...).
         """
         level = self.unit * s
-        asked = level.clamp(self.kernel.lowest, min(self.kernel.highest, 1e3 * S_MAX * self.unit))
+        asked = level.clamp(self.process.lowest, min(self.process.highest, 1e3 * S_MAX * self.unit))
         # Above the trained noise the state is nearly Gaussian about zero, where the mean goes with z / s^2: ask at the
         # highest level with z shrunk to match. Below the lowest, keep the score.
         shrink = (asked / level).square().clamp(max=1.0).unsqueeze(-1).to(z)
         keep = (level / asked).square().clamp(max=1.0).unsqueeze(-1).to(z)
-        t, m = self.kernel.at(asked)
+        t, m = self.process.at(asked)
         y = self.offset + self.unit * (shrink * z)
         mean = self._mean(y, t, m, asked, code)
         mean = (mean - self.offset) / self.unit
@@ -141,9 +141,9 @@ class SbiBase(Base):
     def _mean(self, y: Tensor, t: Tensor, m: Tensor, s: Tensor, code: Tensor) -> Tensor:
         theta_t = m.unsqueeze(-1).to(y) * y
         time = t.to(y)
-        if self.kernel.kind == "flow":
+        if self.process.kind == "flow":
             v = self.estimator(input=theta_t, condition=code, time=time)
-            return (theta_t - (s * m).unsqueeze(-1).to(y) * v) / (1 + self.kernel.extra)
+            return (theta_t - (s * m).unsqueeze(-1).to(y) * v) / (1 + self.process.extra)
         score = self.estimator.score(input=theta_t, condition=code, t=time)
         return y + (s**2 * m).unsqueeze(-1).to(y) * score
 

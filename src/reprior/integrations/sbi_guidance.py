@@ -4,13 +4,13 @@ sbi builds a guidance object anew at every step and asks it for the score of the
 
     score_q(theta_t) = (m mean_q(z, s) - theta_t) / sigma^2,      z = theta_t / m,   s = sigma / m
 
-with mean_q the guided denoiser of the adapted posterior (`sbi_pool`), made once per observation and kept in `SbiGuide`,
-which `adapted.sbi_params()` hands over.
+with mean_q the guided denoiser of the adapted posterior, made once per observation and kept in `SbiGuide`, which
+`adapted.sbi_params()` hands over.
 
-Calls of ``sample`` with this method are guarded (any other call goes through untouched): ODE sampling, in which sbi
-drops guidance without a word, is done by reprior's own ODE sampler, and so are the draws of a method that has no guided
-denoiser at this observation (bounds that cut the posterior); rejection uses the support of q; and for several
-iid observations r is applied once, by resampling sbi's unguided draws, where guidance would apply it at each.
+Calls of ``sample`` with this method are guarded; any other call goes through untouched. ODE sampling, in which sbi drops
+guidance without a word, is done by reprior's own sampler, and so are the draws of a method that has no guided denoiser
+(one that resamples, for instance). Rejection uses the support of q. For several iid observations r is applied once, by
+resampling sbi's unguided draws, because guidance would apply it at each of them.
 """
 
 from __future__ import annotations
@@ -27,19 +27,17 @@ from sbi.inference.potentials.vector_field_adaptor import ScoreAdaptation, regis
 from sbi.neural_nets.estimators.shape_handling import reshape_to_batch_event
 from torch import Tensor
 
-from reprior_bench import metrics
-from reprior.adapted import LOW_ESS, AdaptedPosterior
+from reprior.adapted import AdaptedPosterior
 from reprior.diffusion.denoiser import Denoiser
-from reprior.errors import InputError
-from reprior.methods.sir import systematic
+from reprior.errors import InputError, RefusedError
 from reprior.integrations.sbi_base import SbiBase
-from reprior.integrations.sbi_pool import guided_denoiser
+from reprior.weights import relative_ess, systematic
 
 __all__ = ["NAME", "SbiGuide", "params", "register"]
 
 NAME = "density_ratio"
-MOST = 1e6  # stands for the infinite noise of a flow at t = 1
-IID_POOL = 4  # unguided draws per sample asked for, with iid observations
+MOST = 1e6  # noise in sbi's units of theta that stands for the infinite one of a flow at t = 1
+IID_POOL = 4  # unguided draws per sample asked for, with iid observations: all weights equal would leave no duplicates
 
 
 class SbiGuide:
@@ -65,7 +63,10 @@ class SbiGuide:
         """The guided denoiser at one observation, with shape (1, m); None where the method has only draws."""
         if self._x is None or not torch.equal(self._x, x):
             generator = torch.Generator().manual_seed(self.seed)
-            self._denoiser = guided_denoiser(self.adapted, self.adapted.posterior.condition(x), generator)
+            try:
+                self._denoiser = self.adapted.method.guide(self.adapted.posterior.condition(x), generator)
+            except RefusedError:
+                self._denoiser = None
             self._x = x.clone()
         return self._denoiser
 
@@ -81,11 +82,11 @@ class SbiGuide:
         base, denoiser = self.base, self.denoiser(x.cpu())
         if denoiser is None:
             raise InputError(
-                f"method {self.adapted.method!r} has no score for this target prior at this x (its bounds cut the posterior, "
-                "or log q has no gradient): use posterior.sample(..., guidance_method='density_ratio'), or adapted.sample"
+                f"method {self.adapted.method.name!r} works on draws and has no score at this x: use "
+                "posterior.sample(..., guidance_method='density_ratio'), or adapted.sample"
             )
-        level = torch.tensor(min(base.kernel.level(time), MOST), dtype=torch.float64)
-        m = base.kernel.at(level)[1]
+        level = torch.tensor(min(base.process.level(time), MOST), dtype=torch.float64)
+        m = base.process.at(level)[1]
         s = float(level) / base.unit
         asked = min(s, denoiser.s_max)
         # Above the guidance's largest noise the mean goes with z / s^2, as in `SbiBase.denoise`.
@@ -148,9 +149,9 @@ class DensityRatio(ScoreAdaptation):
 def params(adapted: AdaptedPosterior, seed: int = 0) -> dict[str, Any]:
     """The ``guidance_params`` of sbi's sample for an adapted posterior."""
     register()
-    if adapted.guidance.corrections:
+    if adapted.method.corrections:
         warnings.warn(
-            f"method {adapted.method!r} needs {adapted.guidance.corrections} Langevin corrections after each step: pass "
+            f"method {adapted.method.name!r} needs {adapted.method.corrections} Langevin corrections after each step: pass "
             "corrector='langevin' to sbi's sample",
             stacklevel=3,
         )
@@ -212,11 +213,11 @@ def _iid(original: Any, posterior: Any, guide: SbiGuide, shape: torch.Size, opti
     pool = original(posterior, (IID_POOL * n,), **free)
     log_w = guide.adapted.change.log_r(pool.cpu())
     index = systematic(log_w, n, torch.Generator().manual_seed(guide.seed))
-    ess, copies = metrics.ess(log_w), n - len(index.unique())
-    if ess < max(LOW_ESS, 1 / IID_POOL):
+    ess, copies = relative_ess(log_w), n - len(index.unique())
+    if ess < 1 / IID_POOL:
         warnings.warn(
-            f"iid observations: r was applied once, to {len(pool)} unguided draws, of which {ess * len(pool):.0f} count "
-            f"(ESS/N {ess:.2g}); {copies} of the {n} samples are copies of others",
+            f"iid observations: r was applied once, to {len(pool)} unguided draws with a relative ESS of {ess:.2g}; {copies} "
+            f"of the {n} samples are copies of others",
             stacklevel=3,
         )
     return pool[index.to(pool.device)].reshape(*shape, -1)

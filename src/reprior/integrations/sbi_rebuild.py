@@ -75,8 +75,8 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None, estimator: Any)
 
 
 def _base_around(estimator: Any, config: dict[str, Any]) -> SbiBase:
-    base = SbiBase(estimator, config["unit"], config.get("narrowest", 1.0))  # files of before have neither of the two
-    base.takes_missing = config.get("takes_missing", False)
+    base = SbiBase(estimator, config["unit"], config["narrowest"])
+    base.takes_missing = config["takes_missing"]
     return base
 
 

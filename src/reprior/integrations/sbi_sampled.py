@@ -9,26 +9,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
 from reprior import priors
 from reprior.adapted import AdaptedPosterior
-from reprior.change import make_change
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler
-from reprior.distance import warned
+from reprior.distance import distance_warning
 from reprior.errors import InputError
-from reprior.methods.sir import SIRGuidance, SIRSettings
 from reprior.info import Info
-from reprior.posterior import Scales, as_shape, check_x, fresh_seed
+from reprior.methods import Problem, SIRSettings, find
+from reprior.posterior import Scales
+from reprior.sampling import Draws, check_x, count_of
+from reprior.seeds import check_seed, seeded
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
 
 __all__ = ["SampledPosterior", "adapt_sampled"]
 
@@ -36,10 +36,13 @@ EXACT = (
     "this posterior is made of a learned likelihood (NLE) or ratio (NRE): sbi's own trainer.build_posterior(prior=q) is "
     "exact for any prior, and better than resampling"
 )
+CANNOT_PREDICT = "an sbi posterior cannot predict x; train network='simformer' with reprior.train"
+LIKELIHOOD_POOL = 5_000  # draws that NLE and NRE make for one resampling, unless the settings say otherwise
+SCALE_DRAWS = 10_000  # draws of the prior that tell the scale of each parameter to about 1 %
 
 
 @dataclass(frozen=True)
-class SampledPosterior:
+class SampledPosterior(Draws):
     """A posterior p(theta | x) that can be sampled, and no more is asked of it.
 
     Attributes:
@@ -81,37 +84,21 @@ class SampledPosterior:
     def condition(self, x: Tensor, predict: bool = False) -> _Bound:
         """The posterior at observations x, with shape (K, m)."""
         if predict:
-            raise InputError("an sbi posterior cannot predict x; train network='simformer' with reprior.train")
+            raise InputError(CANNOT_PREDICT)
         return _Bound(self, x)
 
-    def sample(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        return_info: bool = False,
-        show_progress_bars: bool = False,
-    ) -> Any:
-        """Draws theta ~ p(theta | x), with shape (*shape, d), for one observation x; arguments as in `Posterior.sample`."""
-        x = check_x(x, self.x_dim, single=True)
-        drawn = self.sample_batched(shape, x, seed, return_info)
-        theta = (drawn[0] if return_info else drawn)[..., 0, :]
-        return (theta, warned(drawn[1], self.simulations, self.scales.x, x)) if return_info else theta
+    def _draw(
+        self, x: Tensor, shape: Sequence[int], seed: int, sampler: Sampler | None, predict: bool, progress: bool
+    ) -> tuple[Tensor, Info]:
+        if predict:
+            raise InputError(CANNOT_PREDICT)
+        n, began = count_of(shape), time.monotonic()
+        theta = torch.stack([self._draw_one(n, row, seed + k, progress) for k, row in enumerate(x)], 1)
 
-    def sample_batched(
-        self,
-        shape: int | Sequence[int],
-        x: Tensor,
-        seed: int | None = None,
-        return_info: bool = False,
-        show_progress_bars: bool = False,
-    ) -> Any:
-        """Draws theta for many observations, x with shape (B, m). Returns theta with shape (*shape, B, d)."""
-        shape, x = as_shape(shape), check_x(x, self.x_dim)
-        n, seed, began = int(torch.Size(shape).numel()), fresh_seed() if seed is None else seed, time.monotonic()
-        each = [self._draw(n, row, seed + k) for k, row in enumerate(x)]
-        theta = torch.stack(each, 1).reshape(*shape, len(x), self.dim)
-        return (theta, Info("base", n, len(x), time.monotonic() - began, 0.0)) if return_info else theta
+        def distant() -> tuple[str, ...]:
+            return distance_warning(self.simulations, self.scales.x, x) if len(x) == 1 else ()
+
+        return theta, Info("base", n, len(x), time.monotonic() - began, _distant=distant)
 
     def save(self, path: Any, simulations: bool = True) -> None:
         """Refused, as in `to_parts`."""
@@ -147,9 +134,9 @@ class SampledPosterior:
         shape = _x_shape(self.source)
         return x if shape is None else x.reshape(-1, *shape)
 
-    def _draw(self, n: int, x: Tensor, seed: int) -> Tensor:
-        with seeded(seed):  # with gradients: some of sbi's samplers climb to the mode first
-            theta = self.source.sample((n,), x=self._shaped(x.unsqueeze(0)), show_progress_bars=False)
+    def _draw_one(self, n: int, x: Tensor, seed: int, progress: bool = False) -> Tensor:
+        with seeded(seed % 2**63):  # with gradients: some of sbi's samplers climb to the mode first
+            theta = self.source.sample((n,), x=self._shaped(x.unsqueeze(0)), show_progress_bars=progress)
         return theta.detach().reshape(n, -1).cpu().float()
 
 
@@ -168,6 +155,9 @@ class _Bound(Denoiser):
         """Standardised draws of p(theta | x), with shape (n, K, d)."""
         seed = int(torch.randint(2**31, (), generator=generator))
         return self.posterior.scales.theta.forward(self.posterior.sample_batched((n,), self.x, seed=seed))
+
+    def select(self, k: int | list[int]) -> Denoiser:
+        return _Bound(self.posterior, self.x[[k] if isinstance(k, int) else k])
 
 
 def wrap(
@@ -189,7 +179,7 @@ def wrap(
         )
     x_dim = simulations.x.shape[1] if simulations is not None else torch.Size(shape or ()).numel()
     scales = Scales(
-        Standardizer.fit(priors.sample(prior, 10_000, seed=0).float()),
+        Standardizer.fit(priors.sample(prior, SCALE_DRAWS, seed=0).float()),
         Standardizer(torch.zeros(x_dim), torch.ones(x_dim)),
     )
     potential = getattr(source, "potential_fn", None)
@@ -207,18 +197,14 @@ def adapt_sampled(
             f"method {method!r} needs a diffusion posterior (NPSE, FMPE or reprior's own); for a "
             f"{type(posterior.source).__name__} the methods are auto and sir"
         )
-    if settings is not None and not isinstance(settings, SIRSettings):
-        raise InputError(f"method 'sir' takes SIRSettings; got {type(settings).__name__}")
+    sir, base = find("sir"), cast(Any, posterior)
+    # Each draw of a likelihood's posterior costs an MCMC run, so its pool is smaller.
+    chosen = SIRSettings(pool=LIKELIHOOD_POOL) if settings is None and posterior.likelihood else sir.checked(settings)
+    seed = check_seed(seed)
     change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
-    # A pool by MCMC is slow: a smaller one.
-    chosen = settings or SIRSettings(pool=5_000 if posterior.likelihood else 20_000)
-    warnings = [EXACT] if posterior.likelihood else []
-    if change.outside > 0:
-        warnings.insert(0, f"{100 * change.outside:.2g} % of the target prior's mass lies outside the prior's support")
     why = "this sbi posterior has no diffusion to guide, so its samples are weighted by q/p and resampled"
-    if posterior.likelihood:
-        why += "; sbi's build_posterior(prior=q) is exact here"
-    return AdaptedPosterior(cast(Any, posterior), change, SIRGuidance(change, chosen), why, tuple(warnings))
+    made = sir.build(Problem(base, change, seed), chosen).because(why + (f"; {EXACT}" if posterior.likelihood else ""))
+    return AdaptedPosterior(base, change, made, notes=(EXACT,) if posterior.likelihood else ())
 
 
 def _x_shape(source: Any) -> torch.Size | None:
@@ -231,16 +217,3 @@ def _x_shape(source: Any) -> torch.Size | None:
         if estimator is not None:
             return torch.Size(estimator.condition_shape)
     return None
-
-
-@contextmanager
-def seeded(seed: int):
-    """The global random states of torch and numpy (sbi draws from them) seeded, and put back after."""
-    state = np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # noqa: NPY002
-            yield
-    finally:
-        np.random.set_state(state)  # noqa: NPY002

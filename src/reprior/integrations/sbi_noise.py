@@ -26,14 +26,14 @@ from torch import Tensor
 
 from reprior.errors import InputError
 
-__all__ = ["Kernel", "kernel_of"]
+__all__ = ["SbiNoise", "noise_of"]
 
 CHECKED = (0.02, 0.1, 0.35, 0.6, 0.9)  # times at which the closed form is compared with the estimator's own
-MISMATCH = 1e-3
+MISMATCH = 1e-3  # relative; sbi computes in single precision
 
 
 @dataclass(frozen=True)
-class Kernel:
+class SbiNoise:
     """The noise process of an estimator.
 
     Attributes:
@@ -84,7 +84,7 @@ class Kernel:
         return t, torch.exp(-b / 2)
 
 
-def kernel_of(estimator: Any) -> Kernel:
+def noise_of(estimator: Any) -> SbiNoise:
     """The noise process of an sbi estimator, checked against the estimator's own functions.
 
     Arguments:
@@ -99,21 +99,21 @@ def kernel_of(estimator: Any) -> Kernel:
 
     times = (float(estimator.t_min), float(estimator.t_max))
     if isinstance(estimator, FlowMatchingEstimator):
-        kernel = Kernel("flow", 0.0, 0.0, float(estimator.noise_scale), *times)
+        noise = SbiNoise("flow", 0.0, 0.0, float(estimator.noise_scale), *times)
     elif isinstance(estimator, VEScoreEstimator):
-        kernel = Kernel("ve", float(estimator.sigma_min), float(estimator.sigma_max), 0.0, *times)
+        noise = SbiNoise("ve", float(estimator.sigma_min), float(estimator.sigma_max), 0.0, *times)
     elif isinstance(estimator, (VPScoreEstimator, SubVPScoreEstimator)):
         kind = "vp" if isinstance(estimator, VPScoreEstimator) else "subvp"
-        kernel = Kernel(kind, float(estimator.beta_min), float(estimator.beta_max), 0.0, *times)
+        noise = SbiNoise(kind, float(estimator.beta_min), float(estimator.beta_max), 0.0, *times)
     else:
         raise InputError(
             f"the estimator is a {type(estimator).__name__}; from_sbi takes those of NPSE (ve, vp, subvp) and FMPE"
         )
     for t in CHECKED:
         own = estimator.std_fn(torch.tensor([t]).double()) / estimator.mean_t_fn(torch.tensor([t]).double())
-        if abs(float(own.reshape(-1)[0]) / kernel.level(t) - 1) > MISMATCH:
+        if abs(float(own.reshape(-1)[0]) / noise.level(t) - 1) > MISMATCH:
             raise InputError(
                 f"{type(estimator).__name__} has a noise schedule of its own (sigma/m is {float(own.reshape(-1)[0]):.4g} at "
-                f"t = {t}, and {kernel.level(t):.4g} in sbi's {kernel.kind} process); from_sbi does not know it"
+                f"t = {t}, and {noise.level(t):.4g} in sbi's {noise.kind} process); from_sbi does not know it"
             )
-    return kernel
+    return noise
