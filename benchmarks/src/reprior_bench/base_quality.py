@@ -1,143 +1,186 @@
 """How good the bases are: C2ST of base samples against the exact posterior under the training prior.
 
-Also what choices cost: the kinds of noise (`noise_kinds`), and samplers (`samplers`), each on observations of q's marginal
+Also what choices cost: the kinds of noise (`NoiseJob`) and samplers (`SamplerJob`), each on observations of q's marginal
 that nothing else uses.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributions import MultivariateNormal
 
+import reprior
 from reprior import priors
-from reprior_bench import metrics
-from reprior_bench import tasks
-from reprior_bench import DEVELOPMENT_SEED
-from reprior_bench.bases import BaseSpec, get_base, mark_of, simulations_of
 from reprior.diffusion.denoiser import NOISE_KINDS, NoiseKind
 from reprior.diffusion.sampler import Sampler
 from reprior.networks.fit import Training
 from reprior.networks.mlp import MLPSettings
 from reprior.posterior import Posterior
-from reprior.io import read_rows, write_rows
-from reprior.trainer import train
+from reprior_bench import DEVELOPMENT_SEED, metrics, tasks
+from reprior_bench.bases import BASE_SEED, BaseSpec, get_base
+from reprior_bench.job import Job
+from reprior_bench.tasks import BENCHMARK, REGIMES
 
-__all__ = ["base_quality", "collect", "noise_kinds", "samplers"]
+__all__ = ["BaseJob", "NoiseJob", "SamplerJob", "base_jobs", "noise_jobs", "sampler_jobs"]
 
 OBSERVATIONS = 5
-SAMPLES = 5_000
-QUALITY_SEED = DEVELOPMENT_SEED + 500  # used for this table only
+QUALITY_SEED = DEVELOPMENT_SEED + 500  # used for these tables only
 
 
-def quality(posterior: Posterior, task_name: str, regime: str, sampler: Sampler, samples: int) -> list[float]:
-    """c2st_fast of each observation."""
+def quality(
+    posterior: Posterior, task_name: str, regime: str, sampler: Sampler, samples: int, seed: int
+) -> dict[str, Any]:
+    """c2st_fast at each observation, and its mean."""
     task = tasks.get(task_name)
-    _, x = task.observations(regime, OBSERVATIONS, seed=QUALITY_SEED)
-    out = []
+    _, x = task.observations(regime, OBSERVATIONS, seed=seed)
+    values = []
     for k in range(OBSERVATIONS):
-        theta = posterior.sample((samples,), x[k], seed=k, sampler=sampler)
+        theta = posterior.sample((samples,), x=x[k], seed=k, sampler=sampler)
         exact = task.reference(x[k], samples, regime, prior="training", seed=k)
-        out.append(metrics.c2st_fast(exact, theta))
-    return out
+        values.append(metrics.c2st_fast(exact, theta))
+    return _mean(values)
 
 
-Job = tuple[dict[str, Any], Callable[[], dict[str, Any]]]  # what it is, and what measures it
+def _mean(values: list[float]) -> dict[str, Any]:
+    return {"c2st_fast": round(sum(values) / len(values), 4), "observations": len(values), "values": values}
 
 
-def base_quality(specs: Iterable[BaseSpec], folder: Path) -> list[Job]:
-    """One job per base; a base that was trained again is measured again."""
-    jobs: list[Job] = []
-    for s in specs:
-        mark = mark_of(s, folder) if s.path(folder).exists() else ""
-        key = {"task": s.task, "regime": s.regime, "network": s.network, "preset": s.preset, "base": mark}
-        jobs.append((key, partial(_base_row, s, folder)))
-    return jobs
+@dataclass(frozen=True)
+class BaseJob(Job):
+    """The quality of a base; attributes as in `BaseSpec`, and `seed`, which seeds the observations."""
+
+    part = "bases"
+
+    task: str
+    regime: str
+    network: str = "mlp"
+    preset: str = "best"
+    seed: int = QUALITY_SEED
+
+    @property
+    def base(self) -> BaseSpec:
+        return BaseSpec(self.task, self.regime, self.network, self.preset)
+
+    def measure(self, bases: Path, cache: Path) -> dict[str, Any]:
+        posterior, samples = get_base(self.base, bases), 5_000
+        found = quality(posterior, self.task, self.regime, posterior.sampler, samples, self.seed)
+        weights = sum(p.numel() for p in posterior.base.parameters())
+        return found | {"worst": round(max(found["values"]), 4), "samples": samples, "weights": weights}
 
 
-def _base_row(spec: BaseSpec, folder: Path) -> dict[str, Any]:
-    posterior = get_base(spec, folder)
-    values = quality(posterior, spec.task, spec.regime, posterior.sampler, SAMPLES)
-    return {
-        "base": mark_of(spec, folder),
-        **_score(values),
-        "worst": round(max(values), 4),
-        "samples": SAMPLES,
-        "seed": QUALITY_SEED,
-        "weights": sum(p.numel() for p in posterior.base.parameters()),
-    }
+def base_jobs(network: str = "mlp", preset: str = "best") -> list[BaseJob]:
+    """Every base of a network and preset."""
+    return [BaseJob(task, regime, network, preset) for task in BENCHMARK for regime in REGIMES]
 
 
-def _score(values: list[float]) -> dict[str, Any]:
-    return {"c2st_fast": round(sum(values) / len(values), 4), "observations": len(values)}
+@dataclass(frozen=True)
+class SamplerJob(Job):
+    """The error of one sampler on Two Moons ID, whose narrow crescents need the most evaluations.
+
+    Attributes:
+        sampler: one of `SAMPLERS`.
+        evaluations: network evaluations for each sample.
+        seed: seeds the observations.
+    """
+
+    part = "samplers"
+
+    sampler: str
+    evaluations: int
+    seed: int = QUALITY_SEED
+
+    @property
+    def base(self) -> BaseSpec:
+        return BaseSpec("two_moons", "id")
+
+    def measure(self, bases: Path, cache: Path) -> dict[str, Any]:
+        sampler = SAMPLERS[self.sampler](self.evaluations)
+        return quality(get_base(self.base, bases), self.base.task, self.base.regime, sampler, 3_000, self.seed)
 
 
-def samplers(task: str, regime: str, folder: Path) -> list[Job]:
-    """Error against the number of network evaluations, for each kind of sampler."""
-    posterior = get_base(BaseSpec(task, regime), folder)
-    jobs = []
-    for evaluations in (16, 24, 32, 48, 64):
-        kinds = (
-            ("multistep, ODE", Sampler("multistep", evaluations)),
-            ("multistep, SDE", Sampler("multistep", evaluations, eta=1.0)),
-            ("heun", Sampler("heun", (evaluations + 1) // 2, rho=7.0)),
-            ("euler_maruyama", Sampler("euler_maruyama", evaluations)),
+SAMPLERS = {
+    "multistep, ODE": lambda n: Sampler("multistep", n),
+    "multistep, SDE": lambda n: Sampler("multistep", n, eta=1.0),
+    "heun": lambda n: Sampler("heun", (n + 1) // 2, rho=7.0),
+    "euler_maruyama": lambda n: Sampler("euler_maruyama", n),
+}
+
+
+def sampler_jobs() -> list[SamplerJob]:
+    """Each kind of sampler at several numbers of evaluations."""
+    return [SamplerJob(sampler, n) for n in (16, 24, 32, 48, 64) for sampler in SAMPLERS]
+
+
+@dataclass(frozen=True)
+class NoiseJob(Job):
+    """What a kind of noise costs in base quality and training time.
+
+    Attributes:
+        d: the number of parameters.
+        problem: a task, or "banana".
+        noise: "scalar", "diagonal" or "full".
+        steps: training steps, on 20,000 simulations.
+        seed: seeds the observations.
+    """
+
+    part = "noise"
+
+    d: int
+    problem: str
+    noise: NoiseKind
+    steps: int = 3_000
+    seed: int = QUALITY_SEED
+
+    def measure(self, bases: Path, cache: Path) -> dict[str, Any]:
+        count = 20_000
+        if self.problem == "banana":
+            theta, x, prior = _banana(self.d, count)
+        else:
+            task = tasks.get(self.problem)
+            prior = task.training_prior("id")
+            theta = priors.sample(prior, count, BASE_SEED)
+            x = task.simulate(theta, seed=BASE_SEED + 1)
+        training = replace(Training(), steps=self.steps, evaluate_every=self.steps)
+        began = time.process_time()
+        posterior = reprior.train(
+            theta, x, prior, settings=MLPSettings(noise=self.noise), training=training, progress=False
         )
-        for name, sampler in kinds:
-            key = {"task": task, "regime": regime, "sampler": name, "evaluations": evaluations}
-            jobs.append((key, lambda s=sampler: _score(quality(posterior, task, regime, s, 3_000))))
-    return jobs
+        took = round(time.process_time() - began, 1)
+        if self.problem == "banana":
+            found = _banana_quality(posterior, self.d)
+        else:
+            found = quality(posterior, self.problem, "id", posterior.sampler, 3_000, self.seed)
+        return found | {"cpu_seconds": took}
 
 
-def noise_kinds(steps: int = 3_000, simulations: int = 20_000) -> list[Job]:
-    """What scalar, diagonal and full noise cost in base quality and training time, for d = 2, 5, 6 and 20."""
-    return [
-        (
-            {"d": dim, "problem": name, "noise": kind, "steps": steps},
-            partial(_noise_row, dim, name, kind, steps, simulations),
-        )
-        for dim, name in ((2, "two_moons"), (5, "slcp"), (6, "gaussian_linear"), (20, "banana"))
-        for kind in NOISE_KINDS
-    ]
+def noise_jobs() -> list[NoiseJob]:
+    """Scalar, diagonal and full noise for d = 2, 5, 6 and 20."""
+    problems = ((2, "two_moons"), (5, "slcp"), (6, "gaussian_linear"), (20, "banana"))
+    return [NoiseJob(d, problem, kind) for d, problem in problems for kind in NOISE_KINDS]
 
 
-def _noise_row(dim: int, name: str, kind: NoiseKind, steps: int, simulations: int) -> dict[str, Any]:
-    run = replace(Training(), steps=steps, evaluate_every=steps)
-    if name == "banana":
-        theta, x, prior = _banana(dim, simulations)
-    else:
-        theta, x = simulations_of(BaseSpec(name, "id", simulations=simulations))
-        prior = tasks.get(name).training_prior("id")
-    began = time.process_time()
-    posterior = train(theta, x, prior, settings=MLPSettings(noise=kind), training=run, progress=False)
-    took = time.process_time() - began
-    curved = name == "banana"
-    values = _banana_quality(posterior, dim) if curved else quality(posterior, name, "id", posterior.sampler, 3_000)
-    return {**_score(values), "cpu_seconds": round(took, 1)}
+BANANA_NOISE = 0.5
 
 
-def _banana(dim: int, n: int):
-    """theta ~ N(0, I), x = theta + 0.3 theta_1^2 + noise: curved, and exact by importance sampling."""
+def _banana(dim: int, n: int) -> tuple[Tensor, Tensor, MultivariateNormal]:
+    """theta ~ N(0, I), x = theta + 0.3 theta_1^2 + noise: curved, and exact by quadrature in theta_1."""
     prior = MultivariateNormal(torch.zeros(dim), torch.eye(dim))
     theta = priors.sample(prior, n, 0)
     noise = torch.randn(n, dim, generator=torch.Generator().manual_seed(1))
     return theta, _bend(theta) + BANANA_NOISE * noise, prior
 
 
-BANANA_NOISE = 0.5
-
-
-def _bend(theta: torch.Tensor) -> torch.Tensor:
+def _bend(theta: Tensor) -> Tensor:
     return theta + 0.3 * theta[:, :1] ** 2
 
 
-def _banana_quality(posterior: Posterior, dim: int) -> list[float]:
+def _banana_quality(posterior: Posterior, dim: int) -> dict[str, Any]:
     # Given theta_1 the rest is Gaussian, so the exact posterior is a grid in theta_1 and draws of the rest.
     values = []
     generator = torch.Generator().manual_seed(2)
@@ -155,35 +198,5 @@ def _banana_quality(posterior: Posterior, dim: int) -> list[float]:
         sd = BANANA_NOISE / var**0.5
         others = mean + sd * torch.randn(3_000, dim - 1, generator=generator)
         exact = torch.cat([first.unsqueeze(1), others], 1)
-        values.append(metrics.c2st_fast(exact, posterior.sample((3_000,), x, seed=k)))
-    return values
-
-
-def collect(jobs: list[Job], path: Path, tell: Callable[[str], None] = print) -> list[dict[str, Any]]:
-    """Measures the jobs that the CSV file does not hold yet; each is written as it is done.
-
-    Arguments:
-        jobs: what to measure.
-        path: the CSV file.
-        tell: shows progress.
-
-    Returns: the rows of these jobs.
-    """
-    torch.set_num_threads(1)
-    out = []
-    for i, (key, measure) in enumerate(jobs, start=1):
-        same = [r for r in read_rows(path) if _match(r, key)]
-        if not same:
-            same = [{**key, **measure()}]
-            of_another_base = {k: v for k, v in key.items() if k != "base"}
-            kept = [
-                r for r in read_rows(path) if not _match(r, of_another_base)
-            ]  # read again: others may have added to it
-            write_rows([*kept, *same], path)
-        tell(f"[{i}/{len(jobs)}] " + ", ".join(f"{k} {v}" for k, v in same[0].items()))
-        out += same
-    return out
-
-
-def _match(row: dict[str, str], key: dict[str, Any]) -> bool:
-    return all(row.get(k) == str(v) for k, v in key.items())
+        values.append(metrics.c2st_fast(exact, posterior.sample((3_000,), x=x, seed=k)))
+    return _mean(values)

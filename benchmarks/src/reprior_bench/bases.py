@@ -1,36 +1,36 @@
-"""The base posteriors of the benchmark: one per task, regime and network, trained once and kept in a folder.
+"""The base posteriors of the benchmark: one per task, regime, network and preset, trained once and kept in a folder.
 
 A base file holds the network and its scales but not the simulations: they are made again from their seed in seconds.
 """
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import torch
+import safetensors.torch
 from torch import Tensor
 
-from reprior import io, priors
-from reprior_bench import tasks
+import reprior
+from reprior import priors
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler
-from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.loading import load
-from reprior.networks.build import NETWORKS
-from reprior.networks.embedding import Embedding
-from reprior.networks.masks import MaskMix
-from reprior.networks.mlp import MLPSettings
+from reprior.networks.fit import Training
 from reprior.networks.simformer import PAPER_SIMFORMER, SimformerSettings
 from reprior.posterior import Posterior
-from reprior.trainer import train
+from reprior_bench import tasks
+from reprior_bench.tasks.base import Recipe
 
-__all__ = ["BASE_SEED", "BaseSpec", "get_base", "mark_of", "simulations_of"]
+__all__ = ["BASE_SEED", "BaseSpec", "fingerprint_of", "get_base", "simulations_of"]
 
 BASE_SEED = 0  # of the simulations and of the training
-QUICK_SIMULATIONS = 5_000
-
+DEFAULTS = {
+    "mlp": Recipe(None, Training()),
+    "simformer": Recipe(SimformerSettings(), Training(steps=8_000, batch=128)),
+}
+PRESETS = ("best", "paper", "quick")
+QUICK = {"mlp": (100, 512), "simformer": (20, 64)}  # steps and batch
 # The paper states batch, rates, linear decay and clipping as here, and 5,000 to 50,000 steps: see `presets`.
 PAPER_TRAINING = Training(
     steps=5_000,
@@ -42,36 +42,6 @@ PAPER_TRAINING = Training(
     clip=10.0,
     patience=1_000,
 )
-PAPER_PATCH = {"oup": 5, "turin": 20}  # neighbours in one token, where the paper has one token for each point
-
-# Series, whose predictive is asked for, train all masks, most often the start of a series as what is given; the others
-# theta | x alone, which needs far fewer steps. A Simformer row gives several noisy states, so a batch of 128 is as
-# large as one of 512 of the MLP.
-THETA_ONLY = SimformerSettings(masks=MaskMix(1, 0, 0, 0, 0), absent=0.0)
-FORECAST = SimformerSettings(masks=MaskMix(0.25, 0.01, 0.02, 0.06, 0.02, forecast=0.64))
-SIMFORMER_RECIPES: dict[str, tuple[SimformerSettings, Training]] = {
-    "two_moons": (THETA_ONLY, Training(steps=5_000, batch=128)),
-    # x is four points in the plane
-    "slcp": (replace(THETA_ONLY, patch=2, weigh=True), Training(steps=36_000, batch=128)),
-    "gaussian_linear": (THETA_ONLY, Training(steps=1_000, batch=128)),
-    "oup": (replace(FORECAST, weigh=True), Training(steps=36_000, batch=128)),
-    "turin": (FORECAST, Training(steps=4_000, batch=128)),
-}
-
-# Tasks whose x is a set of items or looks alike all along take an embedding that knows it, and SLCP's sharp posteriors
-# more steps.
-MLP_RECIPES: dict[str, tuple[MLPSettings, Training]] = {
-    "slcp": (MLPSettings(embedding=Embedding(kind="set", item=2), guess="gaussian"), Training(steps=30_000)),
-    "turin": (
-        MLPSettings(
-            width=96,
-            blocks=2,
-            embedding=Embedding(kind="peak", item=5, step=2, width=64, features=24),
-            guess="gaussian",
-        ),
-        Training(steps=12_000, patience=3),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -82,93 +52,83 @@ class BaseSpec:
         task: the name of the task.
         regime: "id" or "ood".
         network: "mlp" or "simformer".
-        preset: "best" (this library's defaults) or "paper" (the paper's Simformer).
-        simulations: the number of simulations.
-        steps: training steps; 0 takes the preset's.
-        quick: the smallest version, to try the machinery out: 5,000 simulations and a few dozen steps.
+        preset: "best" (the task's recipe), "paper" (the paper's Simformer), or "quick" (the recipe with 5,000
+            simulations and a few dozen steps, to try the machinery out).
     """
 
     task: str
     regime: str
     network: str = "mlp"
     preset: str = "best"
-    simulations: int = 50_000
-    steps: int = 0
-    quick: bool = False
 
     def __post_init__(self) -> None:
         tasks.get(self.task)
-        if self.network not in NETWORKS:
-            raise InputError(f"network {self.network!r} is unknown; allowed: {', '.join(NETWORKS)}")
-        if self.preset not in ("best", "paper"):
-            raise InputError(f"preset {self.preset!r} is unknown; allowed: best, paper")
+        if self.network not in DEFAULTS:
+            raise InputError(f"network {self.network!r} is unknown; allowed: {', '.join(DEFAULTS)}")
+        if self.preset not in PRESETS:
+            raise InputError(f"preset {self.preset!r} is unknown; allowed: {', '.join(PRESETS)}")
         if self.preset == "paper" and self.network != "simformer":
             raise InputError(f"preset paper stands on network='simformer'; got {self.network!r}")
-        if self.quick:
-            object.__setattr__(self, "simulations", QUICK_SIMULATIONS)
 
     @property
     def name(self) -> str:
         """The name of the file."""
-        tail = ("" if self.steps == 0 else f"-{self.steps}") + ("-quick" if self.quick else "")
-        return f"{self.task}-{self.regime}-{self.network}-{self.preset}{tail}"
+        return f"{self.task}-{self.regime}-{self.network}-{self.preset}"
+
+    @property
+    def simulations(self) -> int:
+        """How many simulations it is trained on; 50,000 in the paper."""
+        return 5_000 if self.preset == "quick" else 50_000
 
     def path(self, folder: str | Path) -> Path:
         """Where its file is, or goes."""
         return Path(folder) / f"{self.name}.safetensors"
 
-    def settings(self) -> tuple[Any, Training, Sampler]:
-        """Network settings (None for the network's defaults), training settings and sampler."""
-        sampler = PAPER_SAMPLER if self.preset == "paper" else Sampler()
+    def recipe(self) -> Recipe:
+        """How it is trained."""
+        task = tasks.get(self.task)
         if self.preset == "paper":
-            network: Any = replace(PAPER_SIMFORMER, patch=PAPER_PATCH.get(self.task, 1))
-            training = PAPER_TRAINING
-        elif self.network == "simformer":
-            default = SimformerSettings(), Training(steps=8_000, batch=128)
-            network, training = SIMFORMER_RECIPES.get(self.task, default)
-        else:
-            network, training = MLP_RECIPES.get(self.task, (None, Training()))
-        if self.quick:
-            steps, batch = (100, 512) if self.network == "mlp" else (20, 64)
-            training = replace(training, steps=steps, batch=batch, evaluate_every=steps // 2)
-        if self.steps:
-            training = replace(training, steps=self.steps)
-        return network, training, sampler
+            return Recipe(replace(PAPER_SIMFORMER, patch=task.paper_patch), PAPER_TRAINING)
+        recipe = task.recipes.get(self.network, DEFAULTS[self.network])
+        if self.preset == "best":
+            return recipe
+        steps, batch = QUICK[self.network]
+        return replace(recipe, training=replace(recipe.training, steps=steps, batch=batch, evaluate_every=steps // 2))
 
 
 def simulations_of(spec: BaseSpec) -> tuple[Tensor, Tensor]:
-    """The simulations of a base, made from their seed."""
+    """The simulations of a base, made from their seed: theta with shape (n, d) and x with shape (n, m)."""
     task = tasks.get(spec.task)
     theta = priors.sample(task.training_prior(spec.regime), spec.simulations, BASE_SEED)
     return theta, task.simulate(theta, seed=BASE_SEED + 1)
 
 
-def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Posterior:
+def get_base(spec: BaseSpec, folder: str | Path, progress: bool = False) -> Posterior:
     """The base of a specification: from the folder, or trained and written there.
 
-    A killed training goes on from its checkpoint, which is removed when the base is written.
+    A training that was killed goes on from its checkpoint, which is removed when the base is written.
     """
-    path = spec.path(folder)
-    network, training, sampler = spec.settings()
+    path, recipe = spec.path(folder), spec.recipe()
     theta, x = simulations_of(spec)
+    sampler = PAPER_SAMPLER if spec.preset == "paper" else Sampler()
     if path.exists():
-        base = load(path)
+        base = reprior.load(path)
         assert isinstance(base, Posterior)
-        if network is not None and getattr(base.base, "settings", None) != network:
+        if recipe.network is not None and getattr(base.base, "settings", None) != recipe.network:
             raise InputError(
-                f"{path} was trained with other settings than this version's recipe. Remove it, and the records that "
-                "stand on it, to train it again; or take another folder."
+                f"{path} was trained with other settings than those of its task now: remove it to train it again, or take "
+                "another folder"
             )
         return replace(base.with_simulations(theta, x), sampler=sampler)
     task = tasks.get(spec.task)
     checkpoint = path.with_suffix(".checkpoint.safetensors")
-    posterior = train(
+    posterior = reprior.train(
         theta,
         x,
         task.training_prior(spec.regime),
         network=spec.network,
-        settings=network,
-        training=training,
+        settings=recipe.network,
+        training=recipe.training,
         seed=BASE_SEED,
         parameters=task.parameters,
         checkpoint=checkpoint,
@@ -180,11 +140,15 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = True) -> Poste
     return posterior
 
 
-def mark_of(spec: BaseSpec, folder: str | Path) -> str:
-    """What tells a base from another one of the same name: the start of its file's digest."""
-    return io.digest_of(spec.path(folder))[:12]
+def fingerprint_of(spec: BaseSpec, folder: str | Path) -> str:
+    """What tells a base from another one of the same name: a hash of its tensors; empty if there is no file.
 
-
-def one_thread() -> None:
-    """One torch thread: on busy cores two threads of one process are slower than one."""
-    torch.set_num_threads(1)
+    The names of the tensors and the text beside them do not count, so that a file that is written again in another
+    layout is the same base.
+    """
+    path = spec.path(folder)
+    if not path.exists():
+        return ""
+    tensors = safetensors.torch.load_file(path).values()
+    each = sorted(hashlib.sha256(t.contiguous().numpy().tobytes()).hexdigest() for t in tensors)
+    return hashlib.sha256("".join(each).encode()).hexdigest()[:12]

@@ -18,9 +18,8 @@ spacing, finer than the sampler's last step.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -30,76 +29,52 @@ import torch
 from torch import Tensor
 
 from reprior import priors
-from reprior_bench import metrics
-from reprior_bench import tasks
-from reprior_bench import EVALUATION_SEED
-from reprior_bench.exact_scores import EmpiricalDenoiser, GaussianDenoiser
-from reprior_bench.paper import paper_values
-from reprior_bench.presets import REGIMES, TASKS
-from reprior_bench.records import commit, read_record, write_once
-from reprior_bench.tables import UNRANKED
 from reprior.diffusion.sampler import PAPER_SAMPLER, run
 from reprior.errors import InputError
+from reprior.weights import relative_ess
+from reprior_bench import EVALUATION_SEED, metrics, tasks
+from reprior_bench.exact_scores import EmpiricalDenoiser, GaussianDenoiser
+from reprior_bench.job import Job
+from reprior_bench.paper import NOT_GIVEN, paper_values
+from reprior_bench.store import Record, Table
+from reprior_bench.tables import UNRANKED
+from reprior_bench.tasks import BENCHMARK, REGIMES
 from reprior_bench.tasks.slcp import Slcp
 
-__all__ = ["CASES", "EvidenceCell", "evidence_cells", "evidence_rows"]
+__all__ = ["CASES", "EvidenceJob", "evidence_jobs", "evidence_rows"]
 
 WIDTHS = ("0.02", "0.05", "0.3")  # standard deviations, in units of the prior's
 POINTS = 10_000
 
 
 @dataclass(frozen=True)
-class EvidenceCell:
-    """One case on one task, in the runner's form.
+class EvidenceJob(Job):
+    """One case on one task.
 
     Attributes:
-        method: the case.
+        case: the case.
         task: the task; "gaussian" for `sampler_width`.
         regime: "id", "ood", or the width.
         observations: the number of observations.
         samples: draws per observation.
         seed: seeds the observations: those of the benchmark.
-        preset: "exact", for the progress table.
     """
 
-    method: str
+    part = "evidence"
+
+    case: str
     task: str
     regime: str
     observations: int = 10
     samples: int = 5_000
     seed: int = EVALUATION_SEED
-    preset: str = "exact"
 
     def __post_init__(self) -> None:
         if self.observations < 1:
             raise InputError(f"a case needs observations >= 1; got {self.observations}")
 
-    @property
-    def base(self) -> None:
-        """No base is needed."""
-
-    @property
-    def name(self) -> str:
-        """The name of its record."""
-        return f"{self.method}-{self.task}-{self.regime}-{self.observations}x{self.samples}-seed{self.seed}"
-
-    def record(self, folder: Path) -> Path:
-        """Where its record goes."""
-        return folder / "evidence" / f"{self.name}.json"
-
-    def done(self, folder: Path) -> bool:
-        """Whether its record is there."""
-        return self.record(folder).exists()
-
-    def execute(self, folder: Path, bases: Path) -> Path:
-        """Computes the case unless it is done, and returns the path of its record."""
-        path = self.record(folder)
-        if not self.done(folder):
-            began = time.monotonic()
-            values = [CASES[self.method](self, k) for k in range(self.observations)]
-            data = {"cell": asdict(self), "values": values, "commit": commit(), "seconds": time.monotonic() - began}
-            write_once(path, data)
-        return path
+    def measure(self, bases: Path, cache: Path) -> dict[str, Any]:
+        return {"values": [CASES[self.case](self, k) for k in range(self.observations)]}
 
     def exact(self, k: int, prior: str, copy: int = 0, n: int = 0) -> Tensor:
         """Exact posterior draws for observation k; another copy is an independent set."""
@@ -118,57 +93,57 @@ def _observations(task: str, regime: str, n: int, seed: int) -> tuple[Tensor, Te
     return tasks.get(task).observations(regime, n, seed=seed)
 
 
-def _no_change(cell: EvidenceCell, k: int) -> float:
-    return metrics.c2st(cell.exact(k, "target"), cell.exact(k, "training", copy=1))
+def _no_change(job: EvidenceJob, k: int) -> float:
+    return metrics.c2st(job.exact(k, "target"), job.exact(k, "training", copy=1))
 
 
-def _exact_rmse(cell: EvidenceCell, k: int) -> float:
-    return metrics.rmse(cell.exact(k, "target"), cell.observation(k)[0])
+def _exact_rmse(job: EvidenceJob, k: int) -> float:
+    return metrics.rmse(job.exact(k, "target"), job.observation(k)[0])
 
 
-def _ess_at(cell: EvidenceCell, k: int, x: Tensor) -> float:
-    task = tasks.get(cell.task)
-    p, q = task.training_prior(cell.regime), task.target_prior(cell.regime)
-    theta = task.reference(x, cell.samples, cell.regime, "training", seed=cell.seed + k)
-    return metrics.ess(priors.log_prob(q, theta) - priors.log_prob(p, theta))
+def _ess_at(job: EvidenceJob, k: int, x: Tensor) -> float:
+    task = tasks.get(job.task)
+    p, q = task.training_prior(job.regime), task.target_prior(job.regime)
+    theta = task.reference(x, job.samples, job.regime, "training", seed=job.seed + k)
+    return relative_ess(priors.log_prob(q, theta) - priors.log_prob(p, theta))
 
 
-def _ess(cell: EvidenceCell, k: int) -> float:
-    return _ess_at(cell, k, cell.observation(k)[1])
+def _ess(job: EvidenceJob, k: int) -> float:
+    return _ess_at(job, k, job.observation(k)[1])
 
 
-def _ess_p(cell: EvidenceCell, k: int) -> float:
-    task = tasks.get(cell.task)
-    theta = priors.sample(task.training_prior(cell.regime), cell.observations, cell.seed)
-    return _ess_at(cell, k, task.simulate(theta, cell.seed + 1)[k])
+def _ess_p(job: EvidenceJob, k: int) -> float:
+    task = tasks.get(job.task)
+    theta = priors.sample(task.training_prior(job.regime), job.observations, job.seed)
+    return _ess_at(job, k, task.simulate(theta, job.seed + 1)[k])
 
 
-def _paper_reference(cell: EvidenceCell, k: int) -> float:
-    task = tasks.get(cell.task)
+def _paper_reference(job: EvidenceJob, k: int) -> float:
+    task = tasks.get(job.task)
     assert isinstance(task, Slcp)
-    theirs = task.paper_reference(cell.observation(k)[1], cell.samples, cell.regime, seed=cell.seed + k)
-    return metrics.c2st(theirs, cell.exact(k, "target", copy=1))
+    theirs = task.paper_reference(job.observation(k)[1], job.samples, job.regime, seed=job.seed + k)
+    return metrics.c2st(theirs, job.exact(k, "target", copy=1))
 
 
-def _sampler_floor(cell: EvidenceCell, k: int) -> float:
-    scale = tasks.get(cell.task).training_prior(cell.regime)
+def _sampler_floor(job: EvidenceJob, k: int) -> float:
+    scale = tasks.get(job.task).training_prior(job.regime)
     mean, sd = scale.mean, scale.variance.sqrt()  # the paper's base works on standardised parameters
-    points = (cell.exact(k, "target", copy=1, n=POINTS) - mean) / sd
+    points = (job.exact(k, "target", copy=1, n=POINTS) - mean) / sd
     denoiser = (
-        EmpiricalDenoiser(points) if cell.task == "two_moons" else GaussianDenoiser(points.mean(0), points.T.cov())
+        EmpiricalDenoiser(points) if job.task == "two_moons" else GaussianDenoiser(points.mean(0), points.T.cov())
     )
-    z = run(denoiser, cell.samples, PAPER_SAMPLER, torch.Generator().manual_seed(cell.seed + k))
-    return metrics.c2st(cell.exact(k, "target"), mean + sd * z[:, 0])
+    z = run(denoiser, job.samples, PAPER_SAMPLER, torch.Generator().manual_seed(job.seed + k))
+    return metrics.c2st(job.exact(k, "target"), mean + sd * z[:, 0])
 
 
-def _sampler_width(cell: EvidenceCell, k: int) -> float:
-    width = float(cell.regime)
+def _sampler_width(job: EvidenceJob, k: int) -> float:
+    width = float(job.regime)
     denoiser = GaussianDenoiser(torch.zeros(1), torch.full((1, 1), width**2))
-    z = run(denoiser, cell.samples, PAPER_SAMPLER, torch.Generator().manual_seed(cell.seed + k))
+    z = run(denoiser, job.samples, PAPER_SAMPLER, torch.Generator().manual_seed(job.seed + k))
     return float(z.std()) / width
 
 
-CASES: dict[str, Callable[[EvidenceCell, int], float]] = {
+CASES: dict[str, Callable[[EvidenceJob, int], float]] = {
     "no_change": _no_change,
     "exact_rmse": _exact_rmse,
     "ess": _ess,
@@ -180,74 +155,75 @@ CASES: dict[str, Callable[[EvidenceCell, int], float]] = {
 METRIC_OF = {"no_change": "c2st", "exact_rmse": "rmse", "paper_reference": "c2st", "sampler_floor": "c2st"}
 
 
-def evidence_cells(observations: int = 10, cases: Sequence[str] = ()) -> list[EvidenceCell]:
+def evidence_jobs(observations: int = 10, cases: Sequence[str] = (), seed: int = EVALUATION_SEED) -> list[EvidenceJob]:
     """Every case, on every task it speaks of.
 
     Arguments:
         observations: observations per case (a third of them for `sampler_floor`, which takes minutes each).
         cases: the cases; all if empty.
+        seed: seeds the observations.
     """
     for case in cases:
         if case not in CASES:
             raise InputError(f"case {case!r} is unknown; allowed: {', '.join(CASES)}")
     few = max(1, observations // 3)
-    cells = [EvidenceCell("no_change", "gaussian_linear", r, observations) for r in REGIMES]
-    cells += [EvidenceCell("exact_rmse", "gaussian_linear", r, 1_000, samples=200) for r in REGIMES]
-    cells += [EvidenceCell(case, t, r, observations) for case in ("ess", "ess_p") for t in TASKS for r in REGIMES]
-    cells += [EvidenceCell("paper_reference", "slcp", r, observations) for r in REGIMES]
-    cells += [EvidenceCell("sampler_floor", "two_moons", r, few) for r in REGIMES]
-    cells += [EvidenceCell("sampler_floor", "gaussian_linear", "ood", few)]
-    cells += [EvidenceCell("sampler_width", "gaussian", w, 3, samples=50_000) for w in WIDTHS]
-    return [c for c in cells if not cases or c.method in cases]
+    wanted = [("no_change", "gaussian_linear", r, observations) for r in REGIMES]
+    wanted += [("exact_rmse", "gaussian_linear", r, 1_000) for r in REGIMES]
+    wanted += [(case, t, r, observations) for case in ("ess", "ess_p") for t in BENCHMARK for r in REGIMES]
+    wanted += [("paper_reference", "slcp", r, observations) for r in REGIMES]
+    wanted += [("sampler_floor", "two_moons", r, few) for r in REGIMES]
+    wanted += [("sampler_floor", "gaussian_linear", "ood", few)]
+    wanted += [("sampler_width", "gaussian", width, 3) for width in WIDTHS]
+    samples = {"exact_rmse": 200, "sampler_width": 50_000}
+    return [EvidenceJob(*w, samples.get(w[0], 5_000), seed) for w in wanted if not cases or w[0] in cases]
 
 
-def evidence_rows(folder: Path) -> list[dict[str, Any]]:
+def evidence_rows(folder: str | Path, seed: int = EVALUATION_SEED) -> list[dict[str, Any]]:
     """The rows of evidence.csv: ours, mean and standard deviation over observations, beside the paper's figure.
 
     Of several records of a case, the one with the most observations counts.
+
+    Arguments:
+        folder: where the tables of records are.
+        seed: the seed of the observations; records of other seeds are left out.
     """
-    found: dict[tuple[str, str, str], tuple[EvidenceCell, dict[str, Any]]] = {}
-    for path in sorted((folder / "evidence").glob("*.json")):
-        record = read_record(path)
-        cell = EvidenceCell(**record["cell"])
-        key = (cell.method, cell.task, cell.regime)
-        if key not in found or found[key][0].observations < cell.observations:
-            found[key] = (cell, record)
-    order = [(c.method, c.task, c.regime) for c in evidence_cells()]
+    found: dict[tuple[str, str, str], tuple[EvidenceJob, Record]] = {}
+    for record in Table(folder, EvidenceJob.part).records().values():
+        job = EvidenceJob(**record["job"])
+        key = (job.case, job.task, job.regime)
+        if job.seed == seed and (key not in found or found[key][0].observations < job.observations):
+            found[key] = (job, record)
+    order = [(job.case, job.task, job.regime) for job in evidence_jobs()]
     return [_row(*found[key]) for key in order if key in found]
 
 
-def _row(cell: EvidenceCell, record: dict[str, Any]) -> dict[str, Any]:
+def _row(job: EvidenceJob, record: Record) -> dict[str, Any]:
     values = np.array(record["values"])
-    theirs, which = _paper_figure(cell)
+    theirs, which = _paper_figure(job)
     return {
-        "case": cell.method,
-        "task": cell.task,
-        "regime": cell.regime,
+        "case": job.case,
+        "task": job.task,
+        "regime": job.regime,
         "mean": float(values.mean()),
-        "std": _spread(values),
+        "std": float(values.std(ddof=1)) if len(values) > 1 else math.nan,
         "paper": theirs,
         "paper_row": which,
-        "observations": cell.observations,
-        "samples": cell.samples,
-        "seed": cell.seed,
+        "observations": job.observations,
+        "samples": job.samples,
+        "seed": job.seed,
         "commit": record["commit"],
     }
 
 
-def _spread(values: np.ndarray) -> float:
-    return float(values.std(ddof=1)) if len(values) > 1 else math.nan
-
-
-def _paper_figure(cell: EvidenceCell) -> tuple[float, str]:
+def _paper_figure(job: EvidenceJob) -> tuple[float, str]:
     """The figure of the paper that a case stands beside, and which row it is."""
     paper = paper_values()
-    if cell.method in ("ess", "ess_p"):
-        return paper[cell.task, cell.regime, "base", "ess"][0], "ESS table"
-    if cell.method == "no_change":
-        return paper[cell.task, cell.regime, "base", "c2st"][0], "base"
-    metric = METRIC_OF.get(cell.method, "")
-    ranked = {k[2]: v[0] for k, v in paper.items() if (k[0], k[1], k[3]) == (cell.task, cell.regime, metric)}
+    if job.case in ("ess", "ess_p"):
+        return paper.get((job.task, job.regime, "base", "ess"), NOT_GIVEN)[0], "ESS table"
+    if job.case == "no_change":
+        return paper[job.task, job.regime, "base", "c2st"][0], "base"
+    metric = METRIC_OF.get(job.case, "")
+    ranked = {k[2]: v[0] for k, v in paper.items() if (k[0], k[1], k[3]) == (job.task, job.regime, metric)}
     ranked = {method: value for method, value in ranked.items() if method not in UNRANKED}
     best = min(ranked, key=ranked.__getitem__, default="")
     return (ranked[best], best) if best else (math.nan, "")

@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-from reprior_bench import tasks
-from reprior.adapted import adapt
-from reprior_bench import EVALUATION_SEED
+import reprior
+from reprior_bench import EVALUATION_SEED, tasks
 from reprior_bench.bases import BaseSpec, get_base
-from reprior_bench.cells import reference_of, run_seed
 from reprior_bench.markdown import METHOD_ORDER, NAMES
 from reprior_bench.paper import paper_values
-from reprior_bench.predictive import EXACT, first_third
-from reprior_bench.presets import REGIMES, SERIES, TASKS
-from reprior_bench.records import read_record
+from reprior_bench.posterior import reference_of, run_seed
+from reprior_bench.predictive import PredictiveJob, first_third
+from reprior_bench.presets import EXACT
+from reprior_bench.store import Record, Table
 from reprior_bench.tables import UNRANKED
+from reprior_bench.tasks import BENCHMARK, REGIMES, SERIES
 
 __all__ = ["draw_bands", "draw_c2st", "draw_corner"]
 
@@ -26,10 +26,16 @@ PAPER_COLOUR, GREY = "#999999", "#444444"
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7")
 BAND_METHODS = (EXACT, "auto", "nre", "priorguide", "wsm", "base", "sir")
 BAND_PANELS = 4
+SAMPLES = 5_000  # of a corner plot
 
 
 def draw_c2st(rows: list[dict[str, Any]], folder: Path) -> Path | None:
-    """C2ST (forest) of every method, ours by preset beside the paper's; None if there are no rows."""
+    """C2ST (forest) of every method, ours by preset beside the paper's; None if there are no rows.
+
+    Arguments:
+        rows: as `reprior_bench.tables.summarise` gives them.
+        folder: where the figure goes.
+    """
     import matplotlib.pyplot as plt
 
     ours = [r for r in rows if r["metric"] == "c2st"]
@@ -39,10 +45,10 @@ def draw_c2st(rows: list[dict[str, Any]], folder: Path) -> Path | None:
     presets = sorted({(r["preset"], r["network"]) for r in ours})
     shown = {r["method"] for r in ours} | {k[2] for k in paper}
     methods = [m for m in METHOD_ORDER if m in shown]
-    figure, axes = plt.subplots(2, len(TASKS), figsize=(15, 6.5), sharey=True, sharex=True, layout="constrained")
+    figure, axes = plt.subplots(2, len(BENCHMARK), figsize=(15, 6.5), sharey=True, sharex=True, layout="constrained")
     spread = np.linspace(-0.25, 0.25, len(presets) + 1)
     for row, regime in zip(axes, REGIMES, strict=True):
-        for ax, task in zip(row, TASKS, strict=True):
+        for ax, task in zip(row, BENCHMARK, strict=True):
             theirs = {m: paper[task, regime, m] for m in methods if (task, regime, m) in paper}
             _points(ax, theirs, methods, spread[0], PAPER_COLOUR, "the paper's", "s")
             for i, (preset, network) in enumerate(presets):
@@ -61,17 +67,23 @@ def draw_c2st(rows: list[dict[str, Any]], folder: Path) -> Path | None:
         row[0].set_ylabel("C2ST (0.5 is perfect)")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    return _save(figure, folder / "figures" / "c2st.png")
+    return _save(figure, folder / "c2st.png")
 
 
-def draw_bands(folder: Path) -> list[Path]:
-    """Predictive bands of the records, one figure per task and regime; observation 0 of run 0."""
+def draw_bands(results: Path, folder: Path, seed: int = EVALUATION_SEED) -> list[Path]:
+    """Predictive bands of the records, one figure per task and regime; observation 0 of run 0.
+
+    Arguments:
+        results: where the records are.
+        folder: where the figures go.
+        seed: the seed of the observations.
+    """
     import matplotlib.pyplot as plt
 
-    paths = []
+    paths, records = [], list(Table(results, PredictiveJob.part).records().values())
     for task in SERIES:
         for regime in REGIMES:
-            found = _bands(folder, task, regime)
+            found = _bands(records, {"task": task, "regime": regime, "run": 0, "seed": seed})
             names = [m for m in BAND_METHODS if m in found][:BAND_PANELS]
             if not names:
                 continue
@@ -93,29 +105,32 @@ def draw_bands(folder: Path) -> list[Path]:
                 ax.set_xlabel("point")
             axes[0, 0].set_ylabel(f"{NAMES[task]}, {regime.upper()}")
             axes[0, 0].legend(fontsize=7, frameon=False)
-            paths.append(_save(figure, folder / "figures" / f"bands-{task}-{regime}.png"))
+            paths.append(_save(figure, folder / f"bands-{task}-{regime}.png"))
     return paths
 
 
-def draw_corner(task_name: str, regime: str, folder: Path, bases: Path, samples: int = 5_000) -> Path:
-    """The posterior of `auto` over the exact one, for the first evaluation observation.
+def draw_corner(
+    task_name: str, regime: str, folder: Path, bases: Path, cache: Path, seed: int = EVALUATION_SEED
+) -> Path:
+    """The posterior of `auto` over the exact one, for the first observation.
 
     Arguments:
         task_name: the task.
         regime: "id" or "ood".
-        folder: the results; the figure goes into its folder figures.
+        folder: where the figure goes.
         bases: the folder of the bases.
-        samples: draws of each.
+        cache: where exact samples are kept.
+        seed: the seed of the observations.
     """
     import corner
     from matplotlib.lines import Line2D
 
     task = tasks.get(task_name)
-    theta_star, x = task.observations(regime, 10, seed=EVALUATION_SEED)
-    exact = reference_of(task_name, regime, EVALUATION_SEED, 0, samples, x[0], folder)
-    posterior = get_base(BaseSpec(task_name, regime), bases, progress=False)
-    adapted = adapt(posterior, task.target_prior(regime), seed=run_seed(0))
-    theta = adapted.sample((samples,), x[0], seed=run_seed(0))
+    theta_star, x = task.observations(regime, 10, seed=seed)
+    exact = reference_of(task_name, regime, seed, 0, SAMPLES, x[0], cache)
+    posterior = get_base(BaseSpec(task_name, regime), bases)
+    adapted = reprior.adapt(posterior, task.target_prior(regime), seed=run_seed(0))
+    theta = adapted.sample((SAMPLES,), x[0], seed=run_seed(0))
     figure, span = None, _span(np.concatenate([exact.numpy(), theta.numpy()]))
     for draws, colour in ((exact, GREY), (theta, COLOURS[1])):
         figure = corner.corner(
@@ -134,10 +149,10 @@ def draw_corner(task_name: str, regime: str, folder: Path, bases: Path, samples:
             truth_color="black",
         )
     assert figure is not None
-    names = ((GREY, "exact"), (COLOURS[1], f"auto ({adapted.method})"), ("black", "true parameters"))
+    names = ((GREY, "exact"), (COLOURS[1], f"auto ({adapted.method.name})"), ("black", "true parameters"))
     handles = [Line2D([], [], color=c, label=label) for c, label in names]
     figure.legend(handles=handles, loc="upper right", frameon=False, title=f"{NAMES[task_name]}, {regime.upper()}")
-    return _save(figure, folder / "figures" / f"corner-{task_name}-{regime}.png")
+    return _save(figure, folder / f"corner-{task_name}-{regime}.png")
 
 
 def _points(ax: Any, values: dict, methods: list[str], shift: float, colour: str, label: str, marker: str) -> None:
@@ -146,16 +161,13 @@ def _points(ax: Any, values: dict, methods: list[str], shift: float, colour: str
     ax.errorbar(at, mean, sd, fmt=marker, color=colour, ms=4, lw=1, label=label)
 
 
-def _bands(folder: Path, task: str, regime: str) -> dict[str, dict[str, Any]]:
-    """The first row with a band, by method; the best preset before the paper's, full runs before quick ones."""
+def _bands(records: list[Record], where: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The first row with a band, by method; of preset best, where there are several."""
     found: dict[str, dict[str, Any]] = {}
-    records = [
-        read_record(p)
-        for p in sorted((folder / "cells").glob(f"predict-{task}-{regime}-*-run0-*-seed{EVALUATION_SEED}.json"))
-    ]
-    for record in sorted(records, key=lambda r: (r["cell"]["quick"], r["cell"]["preset"] != "best")):
-        if record["rows"] and "band" in record["rows"][0]:
-            found.setdefault(record["cell"]["method"], record["rows"][0])
+    for record in sorted(records, key=lambda record: record["job"]["preset"] != "best"):
+        job, rows = record["job"], record["rows"]
+        if rows and "band" in rows[0] and all(job[name] == value for name, value in where.items()):
+            found.setdefault(job["method"], rows[0])
     return found
 
 

@@ -11,11 +11,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from reprior_bench.paper import PAPER_OBSERVATIONS, PAPER_RUNS, PAPER_SAMPLES, PaperValue, paper_values
-from reprior_bench.predictive import PREDICT_METRICS
-from reprior_bench.presets import PRESET_METHODS, REGIMES, TASKS
-from reprior_bench.tables import UNRANKED, Place
 from reprior.io import write_text
+from reprior_bench import tasks
+from reprior_bench.paper import NOT_GIVEN, PAPER_OBSERVATIONS, PAPER_RUNS, PAPER_SAMPLES, PaperValue, paper_values
+from reprior_bench.predictive import PREDICT_METRICS
+from reprior_bench.presets import PRESETS
+from reprior_bench.tables import UNRANKED, Place
+from reprior_bench.tasks import BENCHMARK, REGIMES
 
 __all__ = ["evidence_table", "fill", "write_tables"]
 
@@ -26,12 +28,12 @@ TITLES = {
     "sliced_w2": "Sliced W2 (the paper's WS-2)",
     "rmse": "RMSE to the true parameters",
     "predict_rmse": "RMSE of the posterior predictive, first third of the series observed",
-    "predict_coverage": "Share of predicted points inside the central 95 % band",
+    "predict_coverage": "Fraction of predicted points inside the central 95 % band",
 }
-HUGE = 1e4  # a sampler that ran away: no three digits behind the point
-NAMES = {"two_moons": "Two Moons", "slcp": "SLCP", "gaussian_linear": "Gaussian Linear", "oup": "OUP", "turin": "Turin"}
+HUGE = 1e4  # a value of a sampler that diverged, shown in powers of ten
+NAMES = {name: tasks.get(name).title for name in BENCHMARK}
 METHOD_ORDER = (
-    *dict.fromkeys(m for methods in PRESET_METHODS.values() for m in methods if m not in UNRANKED),
+    *dict.fromkeys(m for preset in PRESETS.values() for m in preset.methods if m not in UNRANKED),
     *UNRANKED,
 )
 COMPARED = ("base", "priorguide", "wsm", "nre", "auto")
@@ -100,9 +102,9 @@ def evidence_table(rows: Rows, folder: Path) -> Path:
 def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict[Place, str]) -> str:
     """One table per task: a row per method, the paper's column and one per preset and network, for each regime."""
     ours = {_place(r): r for r in rows if r["metric"] == metric}
-    kind = "predictive" if metric in PREDICT_METRICS else "posterior"
+    part = "predictive" if metric in PREDICT_METRICS else "posterior"
     parts = []
-    for task in TASKS:
+    for task in BENCHMARK:
         columns = sorted({(p, n) for t, _, p, n, _ in ours if t == task})
         if not columns:
             continue
@@ -114,7 +116,7 @@ def _metric(rows: Rows, metric: str, paper: dict[Key, PaperValue], refused: dict
                 theirs = paper.get((task, regime, method, metric))
                 cells.append("" if theirs is None else f"{theirs[0]:.2f} ({theirs[1]:.2f})")
                 for preset, network in columns:
-                    no = (task, regime, preset, network, kind, method) in refused
+                    no = (task, regime, preset, network, part, method) in refused
                     cells.append("refuses" if no else _value(ours.get((task, regime, preset, network, method))))
             if any(cells):
                 lines.append(_line(f"*{method}*" if method in UNRANKED else method, *cells))
@@ -130,7 +132,7 @@ def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
         _line(*["---"] * 2, *["---:"] * 3, "---"),
     ]
     autos = {(_place(r)[:4], r["metric"]): r for r in rows if r["method"] == "auto" and "c2st" in r["metric"]}
-    for task in TASKS:
+    for task in BENCHMARK:
         for regime in REGIMES:
             ranked = [
                 v[0] for k, v in paper.items() if (*k[:2], k[3]) == (task, regime, "c2st") and k[2] not in UNRANKED
@@ -144,7 +146,8 @@ def _summary(rows: Rows, paper: dict[Key, PaperValue]) -> str:
                 ours = (
                     _value(row, ranked=False) for row in (forest, trees)
                 )  # bold would read as better than the paper
-                lines.append(_line(NAMES[task], label, f"{min(ranked):.2f}", *ours, chosen))
+                best = f"{min(ranked):.2f}" if ranked else ""
+                lines.append(_line(NAMES[task], label, best, *ours, chosen))
     return "\n".join(lines) + "\n"
 
 
@@ -156,7 +159,7 @@ def _same_base(rows: Rows) -> str:
         _line("task", "by", *(f"{m}, {_runs(min(runs[m]), max(runs[m]))}" if runs[m] else m for m in COMPARED)),
         _line("---", "---", *["---:"] * len(COMPARED)),
     ]
-    for task in TASKS:
+    for task in BENCHMARK:
         for metric, by in (("c2st", "forest"), ("c2st_fast", "boosted trees")):
             ours = {_place(r)[1:]: f"{r['mean']:.3f}" for r in rows if (r["task"], r["metric"]) == (task, metric)}
             if ours:
@@ -168,13 +171,13 @@ def _same_base(rows: Rows) -> str:
 def _preset_paper(rows: Rows, paper: dict[Key, PaperValue]) -> str:
     """C2ST of every method of preset paper by the forest, beside the paper's own."""
     ours = {_place(r): r for r in rows if (r["preset"], r["metric"]) == ("paper", "c2st")}
-    methods = PRESET_METHODS["paper"]
+    methods = PRESETS["paper"].methods
     lines = [
         "## C2ST in preset `paper`, random forest: ours / the paper's\n",
         _line("task", "regime", *(f"*{m}*" if m in UNRANKED else m for m in methods)),
         _line("---", "---", *["---:"] * len(methods)),
     ]
-    for task in TASKS:
+    for task in BENCHMARK:
         for regime in REGIMES:
             cells = []
             for method in methods:
@@ -197,11 +200,12 @@ def _ess(rows: Rows, paper: dict[Key, PaperValue]) -> str:
         _line("---", "---", *["---:"] * 4),
     ]
     ours = {_place(r): r for r in rows if r["metric"] == "ess" and r["method"] == "base"}
-    for task in TASKS:
+    for task in BENCHMARK:
         for preset, network in sorted({(p, n) for t, _, p, n, _ in ours if t == task}):
             cells = []
             for regime in REGIMES:
-                cells.append(f"{paper[task, regime, 'base', 'ess'][0]:.3f}")
+                theirs = paper.get((task, regime, "base", "ess"), NOT_GIVEN)[0]
+                cells.append("" if math.isnan(theirs) else f"{theirs:.3f}")
                 cells.append(_value(ours.get((task, regime, preset, network, "base"))))
             lines.append(_line(NAMES[task], _label((preset, network)), *cells))
     return "\n".join(lines) + "\n"

@@ -6,7 +6,7 @@ one as of the other: else guessing the larger set would already be better than 1
 | name | what it computes | for a perfect sampler |
 |---|---|---|
 | `c2st` | held-out accuracy of a random forest that tells a from b (sbi's default) | 1/2 |
-| `c2st_fast` | the same with boosted trees: 20 times faster, sees small shifts in 2-D | 1/2 |
+| `c2st_fast` | `reprior.diagnostics.c2st`: boosted trees, 20 times faster, sees small shifts in 2-D | 1/2 |
 | `mmd` | squared maximum mean discrepancy, E k(a, a') + E k(b, b') - 2 E k(a, b) | 0 on average |
 | `sliced_w2` | sqrt(E_u W2^2(u'a, u'b)) over random directions u | falls to 0 as n grows |
 | `w2` | exact 2-Wasserstein distance, sqrt(min over couplings E |a - b|^2) | falls to 0, slowly in high d |
@@ -19,8 +19,8 @@ learns them by heart: `c2st` of a plain bootstrap copy is .68 to .70 though the 
 The W2 distances of two finite sets of the SAME distribution are not 0: with 5,000 standard normal samples
 each, the exact one is .10 in 2-D and .86 in 6-D, the sliced one .03 and .04.
 
-Also `rmse` (distance to the true parameters), `ess` (effective share of importance weights) and `best_group`
-(which methods are not significantly worse than the best one). Heavy libraries are imported when first needed.
+Also `rmse` (distance to the true parameters) and `best_group` (which methods are not significantly worse than the
+best one). The relative ESS is in `reprior.weights`. Heavy libraries are imported when first needed.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reprior.diagnostics.c2st import c2st as c2st_fast
 from reprior.errors import InputError
 
 __all__ = [
     "best_group",
     "c2st",
     "c2st_fast",
-    "ess",
     "median_bandwidth",
     "mmd",
     "moment_errors",
@@ -52,7 +52,7 @@ _MEDIAN_POINTS = 2048  # points whose pairs give the median distance
 
 
 def c2st(a: Tensor, b: Tensor, seed: int = 1, folds: int = 5) -> float:
-    """Classifier two-sample test with sbi's defaults: a random forest on z-scored samples, plain k-fold.
+    """Classifier two-sample test as sbi has it: scikit-learn's random forest on z-scored samples, plain k-fold.
 
     Both sets are shifted and scaled by the mean and standard deviation of a, so pass the reference first.
 
@@ -65,37 +65,12 @@ def c2st(a: Tensor, b: Tensor, seed: int = 1, folds: int = 5) -> float:
     Returns: the accuracy on held-out samples: 1/2 for sets that cannot be told apart, 1 for disjoint ones.
     """
     a, b = _even(*_pair(a, b, least=folds), seed)
-    from sbi.utils.metrics import c2st as sbi_c2st
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.model_selection import KFold, cross_val_score
 
-    return float(sbi_c2st(a, b, seed=seed, n_folds=folds))
-
-
-def c2st_fast(a: Tensor, b: Tensor, seed: int = 1, folds: int = 5) -> float:
-    """Classifier two-sample test with boosted trees: for decisions, tests and quick looks.
-
-    `HistGradientBoostingClassifier` with 60 iterations of 15 leaves on z-scored samples, stratified folds.
-
-    Arguments:
-        a: Reference samples, with shape (n, d).
-        b: Samples to judge, with shape (m, d).
-        seed: Seed of the folds, and of the rows taken from the larger set.
-        folds: Number of cross-validation folds.
-
-    Returns: the accuracy on held-out samples, as `c2st`.
-    """
-    a, b = _even(*_pair(a, b, least=folds), seed)
-    from sklearn.ensemble import HistGradientBoostingClassifier
-    from sklearn.model_selection import StratifiedKFold, cross_val_score
-
-    shift, scale = a.mean(dim=0), a.std(dim=0)
-    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
-    data = ((torch.cat([a, b]) - shift) / scale).numpy()
-    labels = np.repeat([0, 1], [len(a), len(b)])
-    # early_stopping="auto" would switch itself on above 10,000 rows and change what is measured.
-    settings: dict[str, Any] = {"max_iter": 60, "max_leaf_nodes": 15, "early_stopping": False}
-    trees = HistGradientBoostingClassifier(random_state=seed, **settings)
-    splits = StratifiedKFold(n_splits=folds, shuffle=True, random_state=seed)
-    return float(cross_val_score(trees, data, labels, cv=splits, scoring="accuracy").mean())
+    splits = KFold(n_splits=folds, shuffle=True, random_state=seed)
+    forest = RandomForestClassifier(random_state=seed)
+    return float(cross_val_score(forest, *_labelled(a, b), cv=splits, scoring="accuracy").mean())
 
 
 def mmd(a: Tensor, b: Tensor, bandwidth: float | str = "median") -> float:
@@ -231,23 +206,6 @@ def rmse(samples: Tensor, theta_star: Tensor) -> float:
     return float((samples - theta_star).square().mean().sqrt())
 
 
-def ess(log_w: Tensor) -> float:
-    """Effective share of importance weights, (sum w)^2 / (n sum w^2), in (0, 1]: 1 for equal weights.
-
-    Arguments:
-        log_w: Log-weights, up to a constant, with shape (n,); -inf is a weight of zero.
-    """
-    log_w = torch.as_tensor(log_w).detach().cpu().double()
-    if log_w.ndim != 1 or len(log_w) == 0:
-        raise InputError(f"log_w has shape {tuple(log_w.shape)}: it must be (n,) with n at least 1.")
-    if bool((log_w.isnan() | (log_w == float("inf"))).any()):
-        raise InputError("log_w holds NaN or +inf: log-weights must be finite or -inf.")
-    if bool((log_w == -float("inf")).all()):
-        raise InputError("log_w is -inf everywhere: at least one weight must be positive.")
-    log_ess = 2 * log_w.logsumexp(0) - (2 * log_w).logsumexp(0)
-    return min(float(log_ess.exp()) / len(log_w), 1.0)
-
-
 def best_group(values: Mapping[Any, Any] | Any, alpha: float = 0.05) -> set[Hashable]:
     """The methods that are not significantly worse than the one with the lowest mean.
 
@@ -312,6 +270,13 @@ def _even(a: Tensor, b: Tensor, seed: int) -> tuple[Tensor, Tensor]:
     n, generator = min(len(a), len(b)), torch.Generator().manual_seed(seed)
     a, b = (v if len(v) == n else v[torch.randperm(len(v), generator=generator)[:n]] for v in (a, b))
     return a, b
+
+
+def _labelled(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """Both sets, shifted and scaled by the mean and standard deviation of a, and which of them each row is from."""
+    shift, scale = a.mean(dim=0), a.std(dim=0)
+    scale = torch.where(scale > 0, scale, torch.ones_like(scale))
+    return ((torch.cat([a, b]) - shift) / scale).numpy(), np.repeat([0, 1], [len(a), len(b)])
 
 
 def _pair(a: Tensor, b: Tensor, least: int) -> tuple[Tensor, Tensor]:

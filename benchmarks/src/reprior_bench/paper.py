@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import csv
+import math
 from importlib import resources
 
-__all__ = ["PAPER_OBSERVATIONS", "PAPER_RUNS", "PAPER_SAMPLES", "PaperValue", "paper_values"]
+__all__ = ["NOT_GIVEN", "PAPER_OBSERVATIONS", "PAPER_RUNS", "PAPER_SAMPLES", "PaperValue", "paper_values"]
 
 PaperValue = tuple[float, float]  # mean, standard deviation
+NOT_GIVEN: PaperValue = (math.nan, math.nan)
 PAPER_OBSERVATIONS, PAPER_RUNS, PAPER_SAMPLES = 10, 3, 5_000
 _NAMES = {"w2": "sliced_w2"}  # its WS-2
 
@@ -23,7 +25,7 @@ def paper_values() -> dict[tuple[str, str, str, str], PaperValue]:
         out[key] = (float(row["mean"]), float(row["std"]))
     for row in _rows("paper_ess.csv"):
         for regime in ("id", "ood"):
-            out[row["task"], regime, "base", "ess"] = (float(row[regime]), float("nan"))
+            out[row["task"], regime, "base", "ess"] = (float(row[regime]), math.nan)
     return out
 
 

@@ -17,193 +17,143 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+import reprior
 from reprior import priors
-from reprior_bench import metrics
-from reprior_bench import tasks
-from reprior.adapted import adapt
-from reprior_bench import EVALUATION_SEED
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.integrations.sbi import from_sbi, to_sbi
-from reprior.integrations.sbi_sampled import seeded
-from reprior.loading import load
+from reprior.integrations.sbi import to_sbi
 from reprior.posterior import Posterior
-from reprior.io import read_rows, write_rows
+from reprior.seeds import seeded
+from reprior_bench import EVALUATION_SEED, metrics, tasks
+from reprior_bench.job import Job
+from reprior_bench.store import Record
+from reprior_bench.tasks import REGIMES, Task
 
-__all__ = ["METHODS", "NETWORK", "Comparison", "Row", "compare", "npse", "run", "summary"]
+__all__ = ["METHODS", "NETWORK", "SbiJob", "jobs", "npse", "summary"]
 
 METHODS = ("no change", "sbi prior_guide", "reprior")
 NETWORK = "network (p)"
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """What is compared.
+class SbiJob(Job):
+    """All methods at some observations of one task and regime.
 
     Attributes:
-        pairs: the tasks and regimes.
-        simulations: simulations that each NPSE posterior is trained on.
+        task: the name of the task.
+        regime: "id" or "ood".
+        simulations: simulations that the NPSE posterior is trained on.
         epochs: the largest number of training epochs.
         observations: observations per task and regime.
         samples: samples per observation.
         steps: sampler steps, of both.
         fit_steps: sbi's own steps of its mixture fit (its default is 10,000).
+        seed: seeds the observations.
     """
 
-    pairs: tuple[tuple[str, str], ...] = (
-        ("gaussian_linear", "id"),
-        ("gaussian_linear", "ood"),
-        ("two_moons", "id"),
-        ("two_moons", "ood"),
-    )
+    part = "sbi"
+
+    task: str
+    regime: str
     simulations: int = 20_000
     epochs: int = 200
     observations: int = 3
     samples: int = 5_000
     steps: int = 100
     fit_steps: int = 10_000
+    seed: int = EVALUATION_SEED
 
     def __post_init__(self) -> None:
-        least = min(self.simulations, self.epochs, self.observations, self.samples, self.fit_steps)
-        if least < 1 or self.steps < 2:
-            raise InputError(f"a comparison needs counts of at least 1 and at least 2 steps; got {asdict(self)}")
+        smallest = min(self.simulations, self.epochs, self.observations, self.samples, self.fit_steps)
+        if smallest < 1 or self.steps < 2:
+            raise InputError(f"a comparison needs counts of at least 1 and at least 2 steps; got {self}")
+
+    def measure(self, bases: Path, cache: Path) -> dict[str, Any]:
+        task = tasks.get(self.task)
+        posterior = npse(task, self, bases / f"npse-{self.task}-{self.regime}.safetensors")
+        _, x = task.observations(self.regime, self.observations, self.seed)
+        rows = []
+        for method in METHODS:
+            began = time.process_time()
+            sample = _sampler(method, posterior, task, self)
+            adapting = time.process_time() - began
+            for k, x_k in enumerate(x):
+                began = time.process_time()
+                theta = sample(x_k, k)
+                seconds = {"adapt_seconds": adapting, "sample_seconds": time.process_time() - began}
+                judged = {method: "target"} if method != "no change" else {NETWORK: "training", method: "target"}
+                for label, prior in judged.items():
+                    exact = task.reference(x_k, self.samples, self.regime, prior, seed=k)
+                    rows.append({"observation": k, "method": label, **judge(theta, exact), **seconds})
+        return {"rows": rows}
 
 
-QUICK = Comparison(
-    pairs=(("gaussian_linear", "id"), ("two_moons", "id")),
-    simulations=2_000,
-    epochs=20,
-    observations=1,
-    samples=1_000,
-    steps=40,
-    fit_steps=500,
-)
+def jobs(seed: int = EVALUATION_SEED) -> list[SbiJob]:
+    """The comparisons that the docs show."""
+    return [SbiJob(task, regime, seed=seed) for task in ("gaussian_linear", "two_moons") for regime in REGIMES]
 
 
-@dataclass(frozen=True)
-class Row:
-    """One observation, one method."""
-
-    task: str
-    regime: str
-    observation: int
-    method: str
-    steps: int
-    samples: int
-    mean_error: float
-    sd_error: float
-    c2st_fast: float
-    adapt_seconds: float
-    sample_seconds: float
-
-    @classmethod
-    def parse(cls, row: dict[str, str]) -> Row:
-        """From a row of the CSV file."""
-        kinds = {"int": int, "float": float, "str": str}
-        return cls(**{f.name: kinds[str(f.type)](row[f.name]) for f in fields(cls)})
-
-    @property
-    def seconds(self) -> float:
-        """What one user waits."""
-        return self.adapt_seconds + self.sample_seconds
-
-
-def run(out: Path, folder: Path, quick: bool = False) -> list[Row]:
-    """Runs the pairs of task and regime that ``sbi_comparison.csv`` does not hold yet, and writes them there.
+def npse(task: Task, job: SbiJob, path: Path) -> Posterior:
+    """The NPSE posterior of a task: from a file, or trained by sbi and written there.
 
     Arguments:
-        out: the folder of the results.
-        folder: the folder of the NPSE posteriors: those that are missing are trained and kept there.
-        quick: a small run, to see that it works; its figures mean nothing.
+        task: the task.
+        job: what it is trained for.
+        path: its file.
     """
-    settings, tag = (QUICK, "-quick") if quick else (Comparison(), "")
-    out.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    path = out / f"sbi_comparison{tag}.csv"
-    for name, regime in settings.pairs:
-        rows = read_rows(path)
-        if not any((row["task"], row["regime"]) == (name, regime) for row in rows):
-            write_rows([*rows, *(asdict(row) for row in compare(name, regime, settings, folder, tag))], path)
-    return [Row.parse(row) for row in read_rows(path)]
-
-
-def npse(task: tasks.Task, regime: str, settings: Comparison, path: Path) -> Posterior:
-    """The NPSE posterior of a task: from a file, or trained by sbi and written there."""
-    theta = priors.sample(task.training_prior(regime), settings.simulations, seed=0)
+    prior = task.training_prior(job.regime)
+    theta = priors.sample(prior, job.simulations, seed=0)
     x = task.simulate(theta, seed=1)
     if path.exists():
-        kept = load(path)
+        kept = reprior.load(path)
         assert isinstance(kept, Posterior)
         return kept.with_simulations(theta, x)
     from sbi.inference import NPSE
 
     with seeded(0), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trainer = NPSE(prior=task.training_prior(regime), show_progress_bars=False)
-        trainer.append_simulations(theta, x).train(training_batch_size=500, max_num_epochs=settings.epochs)
-        posterior = from_sbi(trainer.build_posterior(), theta, x, parameters=task.parameters)
+        trainer = NPSE(prior=prior, show_progress_bars=False)
+        trainer.append_simulations(theta, x).train(training_batch_size=500, max_num_epochs=job.epochs)
+        posterior = reprior.from_sbi(trainer.build_posterior(), theta, x, parameters=task.parameters)
     posterior.save(path, simulations=False)
     return posterior
 
 
-def compare(name: str, regime: str, settings: Comparison, folder: Path, tag: str = "") -> list[Row]:
-    """All methods at some observations of one task and regime."""
-    task = tasks.get(name)
-    posterior = npse(task, regime, settings, folder / f"npse-{name}-{regime}{tag}.safetensors")
-    _, x = task.observations(regime, settings.observations, EVALUATION_SEED)
-    rows = []
-    for method in METHODS:
-        began = time.process_time()
-        sample = _sampler(method, posterior, task, regime, settings)
-        adapting = time.process_time() - began
-        for k, x_k in enumerate(x):
-            began = time.process_time()
-            theta = sample(x_k, k)
-            seconds = time.process_time() - began
-            judged = {method: "target"} if method != "no change" else {NETWORK: "training", method: "target"}
-            for label, prior in judged.items():
-                exact = task.reference(x_k, settings.samples, regime, prior, seed=k)
-                errors = judge(theta, exact)
-                rows.append(Row(name, regime, k, label, settings.steps, len(theta), *errors, adapting, seconds))
-    return rows
-
-
-def judge(theta: Tensor, exact: Tensor) -> tuple[float, float, float]:
+def judge(theta: Tensor, exact: Tensor) -> dict[str, float]:
     """Mean error, sd error and c2st_fast of samples, with shape (n, d), against exact ones."""
     if not bool(torch.isfinite(theta).all()):
-        return math.nan, math.nan, 1.0
-    return *metrics.moment_errors(exact, theta), metrics.c2st_fast(exact, theta)
+        return {"mean_error": math.nan, "sd_error": math.nan, "c2st_fast": 1.0}
+    mean_error, sd_error = metrics.moment_errors(exact, theta)
+    return {"mean_error": mean_error, "sd_error": sd_error, "c2st_fast": metrics.c2st_fast(exact, theta)}
 
 
-def _sampler(
-    method: str, posterior: Posterior, task: tasks.Task, regime: str, settings: Comparison
-) -> Callable[[Tensor, int], Tensor]:
+def _sampler(method: str, posterior: Posterior, task: Task, job: SbiJob) -> Callable[[Tensor, int], Tensor]:
     """A function of (x, seed) that draws the samples; what one change of prior needs once is done here."""
-    n, sampler = settings.samples, Sampler(steps=settings.steps)
+    n, sampler = job.samples, Sampler(steps=job.steps)
     if method == "no change":
-        return lambda x, seed: posterior.sample((n,), x, seed=seed, sampler=sampler)
-    p, q = task.training_prior(regime), task.target_prior(regime)
+        return lambda x, seed: posterior.sample((n,), x=x, seed=seed, sampler=sampler)
+    p, q = task.training_prior(job.regime), task.target_prior(job.regime)
     if method == "reprior":
-        adapted = adapt(posterior, q)
-        return lambda x, seed: adapted.sample((n,), x, seed=seed, sampler=sampler)
+        adapted = reprior.adapt(posterior, q)
+        return lambda x, seed: adapted.sample((n,), x=x, seed=seed, sampler=sampler)
     source = to_sbi(posterior)
-    guidance: dict[str, Any] = {"train_prior": p, "test_prior": q, "num_steps": settings.fit_steps}
-    _fit_mixture(guidance, settings)
+    guidance: dict[str, Any] = {"train_prior": p, "test_prior": q, "num_steps": job.fit_steps}
+    _fit_mixture(guidance)
 
     def sample(x: Tensor, seed: int) -> Tensor:
         with seeded(seed):
             return source.sample(
                 (n,),
                 x=x.unsqueeze(0),
-                steps=settings.steps,
+                steps=job.steps,
                 guidance_method="prior_guide",
                 guidance_params=guidance,
                 show_progress_bars=False,
@@ -213,7 +163,7 @@ def _sampler(
     return sample
 
 
-def _fit_mixture(guidance: dict[str, Any], settings: Comparison) -> None:
+def _fit_mixture(guidance: dict[str, Any]) -> None:
     """sbi's fit of q/p, which it keeps for all later steps of the same priors and settings."""
     from sbi.inference.potentials.vector_field_adaptor import PriorGuideConfig
     from sbi.utils.vector_field_utils import fit_gmm_ratio
@@ -234,14 +184,21 @@ def _fit_mixture(guidance: dict[str, Any], settings: Comparison) -> None:
         )
 
 
-def summary(rows: list[Row]) -> list[dict[str, Any]]:
-    """The rows averaged over observations, one for each task, regime and method, with the seconds of adapt and sample together."""
+def summary(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The records averaged over observations, one row for each task, regime and method.
+
+    Columns: errors of mean and sd, c2st_fast, and the seconds of adapt and sample together.
+    """
     out = []
-    for key in dict.fromkeys((row.task, row.regime, row.method) for row in rows):
-        some = [row for row in rows if (row.task, row.regime, row.method) == key]
-        means = {
-            short: sum(getattr(row, name) for row in some) / len(some)
-            for short, name in (("mean", "mean_error"), ("sd", "sd_error"), ("c2st", "c2st_fast"), ("s", "seconds"))
-        }
-        out.append({"task": key[0], "q": key[1], "method": key[2], **means})
+    for record in records:
+        rows = record["rows"]
+        for method in dict.fromkeys(row["method"] for row in rows):
+            mine = [row for row in rows if row["method"] == method]
+            errors = {
+                short: sum(row[name] for row in mine) / len(mine)
+                for short, name in (("mean", "mean_error"), ("sd", "sd_error"), ("c2st", "c2st_fast"))
+            }
+            seconds = sum(row["adapt_seconds"] + row["sample_seconds"] for row in mine) / len(mine)
+            place = {"task": record["job"]["task"], "q": record["job"]["regime"], "method": method}
+            out.append({**place, **errors, "s": seconds})
     return out

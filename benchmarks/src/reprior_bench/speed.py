@@ -23,24 +23,25 @@ from typing import Any
 
 import torch
 
+import reprior
 from reprior import priors
-from reprior_bench import tasks
-from reprior.adapted import adapt
-from reprior_bench.bases import BASE_SEED, BaseSpec, get_base, simulations_of
-from reprior.change import make_change
 from reprior.diffusion.sampler import Sampler, run
-from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.methods.learned.guidance import PAPER
+from reprior.methods import Problem
+from reprior.methods.learned import NRE, PAPER
+from reprior.networks.fit import Training
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.ratio import RatioMLP
 from reprior.networks.simformer import SimformerBase, SimformerSettings
-from reprior.methods.learned.training import learn_ratio, make_pool
-from reprior.trainer import train
+from reprior.target import make_change
+from reprior_bench import tasks
+from reprior_bench.bases import BASE_SEED, BaseSpec, get_base
+from reprior_bench.tasks import BENCHMARK
 
-__all__ = ["ROWS", "measure"]
+__all__ = ["PARTS", "measure"]
 
 Row = tuple[str, str, str, str]  # what, ours, the alternative, ratio and goal
+COLUMNS = ("what", "reprior", "alternative", "ratio and goal")
 
 
 def seconds(work: Callable[[], object], repeats: int = 1) -> float:
@@ -80,10 +81,10 @@ def encoded_once(patch: int, n: int = 1_000, steps: int = 8) -> Row:
 def sampling(folder: Path) -> list[Row]:
     """5,000 samples of each MLP base."""
     rows = []
-    for name in ("two_moons", "gaussian_linear", "slcp", "oup", "turin"):
+    for name in BENCHMARK:
         posterior = get_base(BaseSpec(name, "id"), folder)
         _, x = tasks.get(name).observations("id", 1, seed=BASE_SEED + 5)
-        took = seconds(lambda p=posterior, x=x: p.sample((5_000,), x[0], seed=0), 2)
+        took = seconds(lambda p=posterior, x=x: p.sample((5_000,), x=x[0], seed=0), 2)
         rows.append((f"5,000 samples, {name}", f"{took:.2f} s", "", "goal under 5 s"))
     return rows
 
@@ -93,12 +94,13 @@ def training_steps(steps: int = 150) -> Row:
     from sbi.inference import NPSE
     from sbi.neural_nets import posterior_score_nn
 
-    spec = BaseSpec("two_moons", "id", simulations=20_000)
-    theta, x = simulations_of(spec)
-    prior = tasks.get("two_moons").training_prior("id")
+    task = tasks.get("two_moons")
+    prior = task.training_prior("id")
+    theta = priors.sample(prior, 20_000, BASE_SEED)
+    x = task.simulate(theta, seed=BASE_SEED + 1)
     training = Training(steps=steps, evaluate_every=steps, batch=512)
     began = time.process_time()
-    ours = train(theta, x, prior, settings=MLPSettings(), training=training, progress=False)
+    ours = reprior.train(theta, x, prior, settings=MLPSettings(), training=training, progress=False)
     mine = time.process_time() - began
     weights = sum(p.numel() for p in ours.base.parameters())
     net = posterior_score_nn(model="mlp", hidden_features=220, num_layers=5)
@@ -148,14 +150,14 @@ def change_of_prior(folder: Path) -> list[Row]:
         posterior = get_base(spec, folder)
         _, x = task.observations("ood", 1, seed=BASE_SEED + 5)
         began = time.process_time()
-        adapted = adapt(posterior, task.target_prior("ood"), method="nre", seed=1)
+        adapted = reprior.adapt(posterior, task.target_prior("ood"), method="nre", seed=1)
         learn = time.process_time() - began
-        plain = seconds(lambda p=posterior, x=x: p.sample((5_000,), x[0], seed=0), 2)
-        guided = seconds(lambda a=adapted, x=x: a.sample((5_000,), x[0], seed=0), 2)
+        plain = seconds(lambda p=posterior, x=x: p.sample((5_000,), x=x[0], seed=0), 2)
+        guided = seconds(lambda a=adapted, x=x: a.sample((5_000,), x=x[0], seed=0), 2)
         began = time.process_time()
-        free = adapt(posterior, task.target_prior("ood"), method="auto", seed=1)
+        free = reprior.adapt(posterior, task.target_prior("ood"), method="auto", seed=1)
         new = time.process_time() - began
-        took = new + seconds(lambda a=free, x=x: a.sample((5_000,), x[0], seed=0))
+        took = new + seconds(lambda a=free, x=x: a.sample((5_000,), x=x[0], seed=0))
         rows.append((f"{name}: learning a ratio (nre)", f"{learn:.1f} s", "", "goal under 60 s"))
         rows.append(
             (
@@ -166,10 +168,10 @@ def change_of_prior(folder: Path) -> list[Row]:
             )
         )
         rows.append(
-            (f"{name}: auto ({free.method}), new prior and 5,000 samples", f"{took:.1f} s", "", "goal under 15 s")
+            (f"{name}: auto ({free.method.name}), new prior and 5,000 samples", f"{took:.1f} s", "", "goal under 15 s")
         )
         again = _retraining_seconds(spec)
-        for how, cost in (("nre", learn), (free.method, took)):
+        for how, cost in (("nre", learn), (free.method.name, took)):
             rows.append(
                 (
                     f"{name}: change the prior ({how}) v. simulate and retrain",
@@ -189,7 +191,7 @@ def _retraining_seconds(spec: BaseSpec, steps: int = 200) -> float:
     x = task.simulate(theta, seed=BASE_SEED)
     simulate = time.process_time() - began
     training = replace(Training(), steps=steps, evaluate_every=steps)
-    took = seconds(lambda: train(theta, x, task.target_prior(spec.regime), training=training, progress=False))
+    took = seconds(lambda: reprior.train(theta, x, task.target_prior(spec.regime), training=training, progress=False))
     return simulate + took / steps * Training().steps
 
 
@@ -206,12 +208,13 @@ def _paper_pairs(folder: str) -> tuple[int, int]:
     posterior = get_base(BaseSpec("oup", "id"), folder)
     change = make_change(posterior.prior, tasks.get("oup").target_prior("id"), posterior.scales.theta, seed=0)
     settings = replace(PAPER, training=replace(PAPER.training, steps=20, evaluate_every=20))
-    pool = make_pool(posterior, change, settings, 0, None)
-    learn_ratio(posterior, change, "nre", settings, 0, progress=False, pool=pool)
-    return len(pool.theta), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kB
+    assert posterior.simulations is not None
+    pairs = len(posterior.simulations) + settings.observations * settings.draws
+    NRE.build(Problem(posterior, change), settings)
+    return pairs, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # in kB
 
 
-ROWS: dict[str, Callable[[Path], list[Row]]] = {
+PARTS: dict[str, Callable[[Path], list[Row]]] = {
     "encoding": lambda _: [encoded_once(1), encoded_once(SimformerSettings().patch)],
     "sampling": sampling,
     "training": lambda _: [training_steps(), ratio_step()],
@@ -220,8 +223,14 @@ ROWS: dict[str, Callable[[Path], list[Row]]] = {
 }
 
 
-def measure(folder: Path, parts: list[str]) -> list[Row]:
-    """The rows of some parts (`ROWS`)."""
-    if unknown := [part for part in parts if part not in ROWS]:
-        raise InputError(f"part {unknown[0]!r} is unknown; allowed: {', '.join(ROWS)}")
-    return [row for part in parts for row in ROWS[part](folder)]
+def measure(folder: Path, parts: list[str]) -> list[dict[str, str]]:
+    """The rows of some parts (`PARTS`), as dictionaries.
+
+    Arguments:
+        folder: the folder of the bases.
+        parts: which parts.
+    """
+    if unknown := [part for part in parts if part not in PARTS]:
+        raise InputError(f"part {unknown[0]!r} is unknown; allowed: {', '.join(PARTS)}")
+    rows = [row for part in parts for row in PARTS[part](folder)]
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]

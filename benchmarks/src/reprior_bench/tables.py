@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from reprior_bench import metrics
-from reprior_bench import EVALUATION_SEED
-from reprior_bench.cells import METRICS
+from reprior_bench import EVALUATION_SEED, metrics
 from reprior_bench.paper import PAPER_OBSERVATIONS, PAPER_SAMPLES
-from reprior_bench.predictive import EXACT, PREDICT_METRICS
-from reprior_bench.records import read_record
+from reprior_bench.posterior import METRICS, PosteriorJob
+from reprior_bench.predictive import PREDICT_METRICS, PredictiveJob
+from reprior_bench.presets import EXACT
+from reprior_bench.store import Table
 
 __all__ = ["COLUMNS", "UNRANKED", "Place", "refusals", "summarise"]
 
@@ -36,7 +36,7 @@ RANKED_METRICS = (*METRICS, "predict_rmse")  # lower is better
 ALL_METRICS = {"posterior": (*METRICS, "ess"), "predictive": PREDICT_METRICS}
 
 
-Place = tuple[str, str, str, str, str, str]  # task, regime, preset, network, kind, method
+Place = tuple[str, str, str, str, str, str]  # task, regime, preset, network, part, method
 
 
 @dataclass
@@ -66,22 +66,22 @@ class _Entry:
 def _entries(folder: str | Path, seed: int) -> dict[Place, _Entry]:
     """The records of one seed: those of the paper's size, else with the most observations, then samples, of each place."""
     found: dict[tuple[Place, int, int], _Entry] = {}
-    for path in sorted((Path(folder) / "cells").glob("*.json")):
-        record = read_record(path)
-        c = record["cell"]
-        if c["seed"] != seed:
-            continue
-        preset = c["preset"] + ("-quick" if c.get("quick") else "") + (f"-{c['base_steps']}" if c["base_steps"] else "")
-        place = (c["task"], c["regime"], preset, c["network"], record.get("kind", "posterior"), c["method"])
-        size = c["observations"], c["samples"]
-        entry = found.setdefault((place, *size), _Entry(*size, seed))
-        entry.commits.add(record["commit"])
-        entry.bases.add(record.get("base", ""))
-        if record["refused"]:
-            entry.refused = record["refused"]
-        else:
-            entry.rows[c["run"]] = record["rows"]
-            entry.chosen.add(record["chosen"])
+    for kind in (PosteriorJob, PredictiveJob):
+        for record in Table(folder, kind.part).records().values():
+            job = record["job"]
+            if job["seed"] != seed:
+                continue
+            network = kind.network_of(job["preset"])
+            place = (job["task"], job["regime"], job["preset"], network, kind.part, job["method"])
+            size = job["observations"], job["samples"]
+            entry = found.setdefault((place, *size), _Entry(*size, seed))
+            entry.commits.add(record["commit"])
+            entry.bases.add(record["base"])
+            if record["refused"]:
+                entry.refused = record["refused"]
+            else:
+                entry.rows[job["run"]] = record["rows"]
+                entry.chosen.add(record["chosen"])
     return {place: entry for (place, *_), entry in sorted(found.items(), key=lambda item: (item[0][0], item[1].size))}
 
 
@@ -113,7 +113,7 @@ def summarise(folder: str | Path, seed: int = EVALUATION_SEED) -> list[dict[str,
 
 
 def refusals(folder: str | Path, seed: int = EVALUATION_SEED) -> dict[Place, str]:
-    """(task, regime, preset, network, kind, method) -> why the method refused the change."""
+    """(task, regime, preset, network, part, method) -> why the method refused the change."""
     return {place: entry.refused for place, entry in _entries(folder, seed).items() if entry.refused and not entry.rows}
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,19 +15,16 @@ import torch
 from torch import Tensor
 from torch import distributions as td
 
+import reprior
 from reprior import priors
-from reprior_bench import tasks
-from reprior.adapted import AdaptedPosterior, adapt
-from reprior_bench import TASKS
-from reprior.change import make_change
-from reprior.networks.fit import Training
+from reprior.adapted import AdaptedPosterior
 from reprior.errors import InputError
-from reprior.methods.learned.guidance import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.networks.ratio import RatioNetworkSettings
+from reprior.methods.learned import RatioSettings
+from reprior.networks.fit import Training
 from reprior.posterior import Posterior
-from reprior.trainer import train
+from reprior_bench import tasks
 
-__all__ = ["KINDS", "PLAN", "TASKS", "Case", "adapted_of", "cases", "observation_of", "target_of"]
+__all__ = ["KINDS", "PLAN", "Case", "adapted_of", "observation_of", "target_of"]
 
 KINDS: dict[str, str] = {
     "none": "q = p",
@@ -74,20 +70,6 @@ class Case:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InputError(f"kind {self.kind!r} is unknown; allowed: {', '.join(KINDS)}")
-
-    @property
-    def key(self) -> tuple[str, str, str, str]:
-        """What tells it from other cases in a file."""
-        return self.task, self.regime, self.kind, str(self.seed)
-
-
-def cases(seed: int, names: Sequence[str] = TASKS) -> Iterator[Case]:
-    """All cases of some tasks, as in `PLAN`: kind by kind, so that a part of them spans the tasks."""
-    for kind in KINDS:
-        for name in names:
-            for regime, kinds in PLAN.items():
-                if kind in kinds:
-                    yield Case(name, regime, kind, seed)
 
 
 def moments(prior: Any) -> tuple[Tensor, Tensor]:
@@ -139,38 +121,34 @@ def adapted_of(case: Case, posterior: Posterior) -> AdaptedPosterior:
     """The adapted posterior of a case; kinds from "unchanged" on are meant to be bad."""
     target = target_of(case)
     if case.kind == "unchanged":
-        return adapt(posterior, target, method="none", seed=case.seed)
-    if case.kind == "broken":
-        return _random_ratio(posterior, target, case.seed)
-    if case.kind == "short":
-        settings = RatioSettings(anchor="off", observations=100, draws=32)
+        return reprior.adapt(posterior, target, method="none", seed=case.seed)
+    if case.kind in ("broken", "short"):
+        settings = RatioSettings(
+            plug_in="off", on="base" if case.kind == "broken" else "choose", observations=100, draws=32
+        )
         settings = replace(settings, training=replace(settings.training, steps=20, evaluate_every=20))
-        return adapt(posterior, target, method="nre", settings=settings, seed=case.seed)
+        adapted = reprior.adapt(posterior, target, method="nre", settings=settings, seed=case.seed)
+        return _randomised(adapted, case.seed) if case.kind == "broken" else adapted
     if case.kind == "young":
         posterior = _young(posterior, case.seed)
     if case.kind == "shaken":
         posterior = _shaken(posterior, case.seed)
-    return adapt(posterior, target, seed=case.seed)
+    return reprior.adapt(posterior, target, seed=case.seed)
 
 
-def _random_ratio(posterior: Posterior, target: Any, seed: int) -> AdaptedPosterior:
-    change = make_change(posterior.prior, target, posterior.scales.theta, seed)
-    assert posterior.simulations is not None
-    standard = posterior.scales.x.forward(posterior.simulations.x[:2])
-    features = posterior.base.features(standard).shape[-1]
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        model = RatioModel(posterior.dim, features, RatioNetworkSettings(), anchored=False)
-        torch.nn.init.normal_(model.network.out.weight, std=1.0)
-    model.requires_grad_(False)
-    guidance = DensityRatioGuidance("nre", model, posterior, change, RatioSettings())
-    return AdaptedPosterior(posterior, change, guidance, "random weights")
+def _randomised(adapted: AdaptedPosterior, seed: int) -> AdaptedPosterior:
+    """The same learned method with random weights in the last layer of its network."""
+    method: Any = copy.copy(adapted.method)
+    method.model = copy.deepcopy(method.model)
+    weight = method.model.network.out.weight
+    weight.data = torch.randn(weight.shape, generator=torch.Generator().manual_seed(seed))
+    return replace(adapted, method=method.because("random weights"))
 
 
 def _young(posterior: Posterior, seed: int) -> Posterior:
     stored = posterior.simulations
     assert stored is not None
-    return train(stored.theta, stored.x, posterior.prior, training=YOUNG, seed=seed, progress=False)
+    return reprior.train(stored.theta, stored.x, posterior.prior, training=YOUNG, seed=seed, progress=False)
 
 
 def _shaken(posterior: Posterior, seed: int) -> Posterior:

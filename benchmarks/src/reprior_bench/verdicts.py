@@ -3,8 +3,8 @@
 The cases are those of `reprior_bench.verdict_cases`. The adapted samples that a report looks at are compared with
 exact ones by `c2st_fast`, which the report does not know. Two rates follow:
 
-    caught   the share of cases above 0.60 where the verdict is "caution" or "do not trust"
-    passed   the share of cases below 0.56 where it is "ok"
+    caught   the fraction of cases above 0.60 where the verdict is "caution" or "do not trust"
+    passed   the fraction of cases below 0.56 where it is "ok"
 
 Thresholds may be tuned on cases of the development seed only; rates are reported on the evaluation seed.
 """
@@ -12,108 +12,89 @@ Thresholds may be tuned on cases of the development seed only; rates are reporte
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from reprior_bench import metrics
-from reprior_bench import tasks
-from reprior_bench import EVALUATION_SEED
-from reprior_bench.bases import BaseSpec, get_base, one_thread
-from reprior_bench.verdict_cases import KINDS, TASKS, Case, adapted_of, cases, observation_of, target_of
-from reprior.diagnostics import DiagnoseSettings, Thresholds, diagnose
-from reprior.diagnostics.checks import MEANINGS, check
-from reprior.diagnostics.verdict import VERDICTS, weight_of
+import reprior
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.posterior import Posterior
-from reprior.io import read_rows, write_rows
+from reprior_bench import EVALUATION_SEED, metrics, tasks
+from reprior_bench.bases import BaseSpec, get_base
+from reprior_bench.job import Job
+from reprior_bench.store import Record, Table
+from reprior_bench.tasks import BENCHMARK
+from reprior_bench.verdict_cases import KINDS, PLAN, Case, adapted_of, observation_of, target_of
 
-__all__ = ["by_kind", "rates", "read", "regrade", "run", "run_case", "summary"]
+__all__ = ["VerdictJob", "by_kind", "jobs", "rates", "rows_of", "summary"]
 
 HIGH, LOW = 0.60, 0.56
+VERDICTS = ("ok", "caution", "do not trust", "refused")
 SAMPLER = Sampler(steps=20)
-LEAST = 1_000  # adapted samples, for a comparison with exact ones
-COLUMNS = ("task", "regime", "kind", "seed", "method", "verdict", "c2st_fast", "seconds", *MEANINGS, "why")
+FEWEST = 1_000  # adapted samples, for a comparison with exact ones
 
 
-def run_case(case: Case, posterior: Posterior, settings: DiagnoseSettings) -> dict[str, Any]:
-    """One row of the table.
+@dataclass(frozen=True)
+class VerdictJob(Case, Job):
+    """The verdict on one case; attributes as in `Case`."""
+
+    part = "verdicts"
+
+    @property
+    def base(self) -> BaseSpec:
+        return BaseSpec(self.task, self.regime)
+
+    def measure(self, bases: Path, cache: Path) -> dict[str, Any]:
+        posterior, x = get_base(self.base, bases), observation_of(self)
+        try:
+            adapted = adapted_of(self, posterior)
+        except InputError as error:  # reprior refuses: there is no posterior to judge
+            return {"method": "refused", "verdict": "refused", "why": str(error)}
+        report = reprior.diagnose(replace(adapted, sampler=SAMPLER), x, seed=self.seed)
+        found: dict[str, Any] = {"method": adapted.method.name, "verdict": report.verdict}
+        samples = report.scenes[0].adapted
+        if len(samples) >= FEWEST:
+            exact = tasks.get(self.task).reference(x, len(samples), self.regime, target_of(self), seed=self.seed)
+            found["c2st_fast"] = metrics.c2st_fast(exact, samples)
+        found["checks"] = {c.name: float(f"{c.value:.6g}") for c in report.checks if not math.isnan(c.value)}
+        return found | {"why": "; ".join(report.reasons)}
+
+
+def jobs(seed: int = EVALUATION_SEED, names: Sequence[str] = BENCHMARK) -> Iterator[VerdictJob]:
+    """All cases of some tasks, as in `PLAN`: kind by kind, so that a part of them spans the tasks."""
+    for kind in KINDS:
+        for name in names:
+            for regime, kinds in PLAN.items():
+                if kind in kinds:
+                    yield VerdictJob(name, regime, kind, seed)
+
+
+def rows_of(folder: str | Path, seed: int = EVALUATION_SEED, names: Sequence[str] = BENCHMARK) -> list[Record]:
+    """The records of a seed and of some tasks.
 
     Arguments:
-        case: the case.
-        posterior: its base, with the simulations.
-        settings: of the diagnosis.
-    """
-    began = time.process_time()
-    row: dict[str, Any] = {"task": case.task, "regime": case.regime, "kind": case.kind, "seed": case.seed}
-    x = observation_of(case)
-    try:
-        adapted = adapted_of(case, posterior)
-    except InputError as error:  # reprior refuses: no posterior to judge
-        return {**row, "method": "refused", "verdict": "refused", "why": str(error)}
-    report = diagnose(replace(adapted, sampler=SAMPLER), x, case.seed, settings)
-    row |= {"method": adapted.method, "verdict": report.verdict}
-    row |= {c.name: "" if math.isnan(c.value) else f"{c.value:.6g}" for c in report.checks}
-    samples = report.scenes[0].adapted
-    if len(samples) >= LEAST:
-        exact = tasks.get(case.task).reference(x, len(samples), case.regime, target_of(case), seed=case.seed)
-        row["c2st_fast"] = f"{metrics.c2st_fast(exact, samples):.4f}"
-    row |= {"seconds": f"{time.process_time() - began:.1f}", "why": "; ".join(report.reasons)}
-    return row
-
-
-def run(
-    folder: str | Path,
-    out: str | Path,
-    seed: int = EVALUATION_SEED,
-    names: Sequence[str] = TASKS,
-    settings: DiagnoseSettings | None = None,
-    say: Callable[[str], Any] = print,
-) -> dict[str, Any]:
-    """Runs all cases that the file does not hold yet, one row each, and gives the two rates.
-
-    Arguments:
-        folder: where the base posteriors are.
-        out: the CSV file.
+        folder: where the table of records is.
         seed: the seed of the observations.
         names: the tasks.
-        settings: of the diagnosis.
-        say: what each line of progress is given to.
     """
-    one_thread()
-    path = Path(out)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    planned = list(cases(seed, names))
-    done = {(r["task"], r["regime"], r["kind"], r["seed"]) for r in read_rows(path)}
-    todo = [case for case in planned if case.key not in done]
-    say(f"{len(planned)} cases, {len(planned) - len(todo)} done before")
-    began = time.monotonic()
-    for k, case in enumerate(todo, start=1):
-        posterior = get_base(BaseSpec(case.task, case.regime), folder, progress=False)
-        row = run_case(case, posterior, settings or DiagnoseSettings())
-        _append(path, row)
-        left = (time.monotonic() - began) / k * (len(todo) - k) / 60
-        found = f"{row['method']}, c2st_fast {row.get('c2st_fast', '-')}: {row['verdict']}"
-        say(f"[{k}/{len(todo)}] {case.task} {case.regime} {case.kind}: {found}  about {left:.0f} min left")
-    return rates(read(path, seed, names))
+    records = Table(folder, VerdictJob.part).records().values()
+    return [r for r in records if r["job"]["seed"] == seed and r["job"]["task"] in names]
 
 
-def rates(rows: Sequence[dict[str, str]]) -> dict[str, Any]:
+def rates(rows: Sequence[Record]) -> dict[str, Any]:
     """The two rates, with the counts behind them."""
-    judged = [(float(r["c2st_fast"]), r["verdict"]) for r in rows if r["c2st_fast"]]
-    high = [v for c, v in judged if c > HIGH]
-    low = [v for c, v in judged if c < LOW]
+    judged = [(row["c2st_fast"], row["verdict"]) for row in rows if "c2st_fast" in row]
+    high = [verdict for c2st, verdict in judged if c2st > HIGH]
+    low = [verdict for c2st, verdict in judged if c2st < LOW]
     return {
         "cases": len(rows),
         "judged": len(judged),
         "high": len(high),
-        "caught": sum(v != "ok" for v in high) / len(high) if high else math.nan,
+        "caught": sum(verdict != "ok" for verdict in high) / len(high) if high else math.nan,
         "low": len(low),
-        "passed": sum(v == "ok" for v in low) / len(low) if low else math.nan,
-        "refused": sum(r["verdict"] == "refused" for r in rows),
+        "passed": sum(verdict == "ok" for verdict in low) / len(low) if low else math.nan,
+        "refused": sum(row["verdict"] == "refused" for row in rows),
     }
 
 
@@ -126,36 +107,14 @@ def summary(found: dict[str, Any]) -> str:
     )
 
 
-def by_kind(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
+def by_kind(rows: Sequence[Record]) -> list[dict[str, Any]]:
     """For each kind of case: what c2st_fast was, and how often each verdict was given."""
     out = []
     for kind, told in KINDS.items():
-        mine = [r for r in rows if r["kind"] == kind]
-        if not mine:
-            continue
-        scores = sorted(float(r["c2st_fast"]) for r in mine if r["c2st_fast"])
-        span = f"{scores[0]:.2f} to {scores[-1]:.2f}" if scores else "-"
-        counts = {verdict: sum(r["verdict"] == verdict for r in mine) for verdict in (*VERDICTS, "refused")}
-        out.append({"kind": kind, "what": told, "cases": len(mine), "c2st_fast": span, **counts})
+        mine = [row for row in rows if row["job"]["kind"] == kind]
+        if mine:
+            scores = sorted(row["c2st_fast"] for row in mine if "c2st_fast" in row)
+            span = f"{scores[0]:.2f} to {scores[-1]:.2f}" if scores else "-"
+            counts = {verdict: sum(row["verdict"] == verdict for row in mine) for verdict in VERDICTS}
+            out.append({"kind": kind, "what": told, "cases": len(mine), "c2st_fast": span, **counts})
     return out
-
-
-def regrade(row: dict[str, str], thresholds: Thresholds) -> str:
-    """The verdict that other thresholds would give to a row: for tuning on development cases."""
-    worst = "refused" if row["verdict"] == "refused" else "ok"
-    for name in MEANINGS:
-        if row[name] == "" or worst == "refused":
-            continue
-        outcome = check(name, float(row[name]), thresholds, most=weight_of(name, row["method"])).outcome
-        said = {"caution": "caution", "stop": "do not trust"}.get(outcome, "ok")
-        worst = max(worst, said, key=VERDICTS.index)
-    return worst
-
-
-def read(path: str | Path, seed: int = EVALUATION_SEED, names: Sequence[str] = TASKS) -> list[dict[str, str]]:
-    """The rows of a file that are of a seed and of some tasks; none if it does not exist."""
-    return [r for r in read_rows(path) if r["seed"] == str(seed) and r["task"] in names]
-
-
-def _append(path: Path, row: dict[str, Any]) -> None:
-    write_rows([*read_rows(path), {column: row.get(column, "") for column in COLUMNS}], path)

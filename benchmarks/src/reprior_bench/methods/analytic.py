@@ -1,4 +1,4 @@
-"""Analytic guidance for a linear-Gaussian likelihood x = theta + N(0, C) and Gaussian (mixture) priors.
+"""Exact guidance for a linear-Gaussian likelihood x = theta + N(0, v I) and Gaussian (mixture) priors.
 
 Then E[theta_0 | z, x] is known under p and under q, and the exact guidance is their difference, added to the base's
 denoised mean. It shows what a base and a sampler reach when the guidance has no error.
@@ -13,13 +13,11 @@ import torch
 from torch import Generator, Tensor
 from torch import distributions as td
 
-from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.errors import InputError, RefusedError
-from reprior.methods.method import Guidance
-from reprior.posterior import Posterior
+from reprior.methods import Method, Problem
 
-__all__ = ["AnalyticGuidance", "AnalyticSettings", "gaussian_mean"]
+__all__ = ["Analytic", "AnalyticSettings", "gaussian_mean"]
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ def mixture_of(prior: Any) -> tuple[Tensor, Tensor, Tensor]:
         d = prior.event_shape[0]
         covs = torch.diag_embed(prior.base_dist.variance.double().reshape(-1, d))
         return torch.zeros(1).double(), prior.base_dist.loc.double().reshape(-1, d), covs
-    raise RefusedError(f"analytic guidance needs Gaussian or Gaussian-mixture priors; got {type(prior).__name__}")
+    raise RefusedError(f"analytic needs Gaussian or Gaussian-mixture priors; got {type(prior).__name__}")
 
 
 def gaussian_mean(prior: Any, data: Tensor, precision: Tensor) -> Tensor:
@@ -63,57 +61,53 @@ def gaussian_mean(prior: Any, data: Tensor, precision: Tensor) -> Tensor:
     log_w, means, covs = mixture_of(prior)
     covs = covs.expand(len(means), -1, -1)
     marginal = td.MultivariateNormal(means, covs + torch.linalg.inv(precision))
-    share = torch.softmax(log_w + marginal.log_prob(data.unsqueeze(-2)), -1)
+    weight = torch.softmax(log_w + marginal.log_prob(data.unsqueeze(-2)), -1)
     inverse = torch.linalg.inv(covs)
     post = torch.linalg.inv(inverse + precision)
     point = torch.einsum("cij,cj->ci", inverse, means) + (data @ precision).unsqueeze(-2)
     each = torch.einsum("cij,...cj->...ci", post, point)
-    return (share.unsqueeze(-1) * each).sum(-2)
+    return (weight.unsqueeze(-1) * each).sum(-2)
 
 
-class AnalyticGuidance(Guidance):
-    """Exact guidance for x = theta + N(0, variance I).
+class Analytic(Method):
+    """Exact guidance for x = theta + N(0, variance I): the row "analytic" of the paper that this benchmark reproduces.
 
     Arguments:
-        posterior: the base posterior.
-        change: the change of prior.
+        problem: the base posterior and the change of prior.
         settings: the likelihood's variance.
     """
 
     name = "analytic"
+    summary = "exact guidance, for a linear-Gaussian likelihood and Gaussian priors"
+    Settings = AnalyticSettings
+    settings: AnalyticSettings
 
-    def __init__(self, posterior: Posterior, change: PriorChange, settings: AnalyticSettings | None = None):
-        if posterior.x_dim != posterior.dim:
-            raise RefusedError(
-                "analytic guidance is for x = theta + Gaussian noise: x and theta must have the same size"
-            )
-        if change.target is None:
-            raise RefusedError("analytic guidance needs the target prior as a distribution")
-        mixture_of(change.prior)
-        mixture_of(change.target)
-        self.posterior, self.change, self.settings = posterior, change, settings or AnalyticSettings()
+    def __init__(self, problem: Problem, settings: AnalyticSettings | None = None):
+        super().__init__(problem, settings or AnalyticSettings())
+        if problem.posterior.x_dim != problem.posterior.dim:
+            raise RefusedError("analytic is for x = theta + Gaussian noise: x and theta must have the same size")
+        if self.change.target is None:
+            raise RefusedError("analytic needs the target prior as a distribution")
+        mixture_of(self.change.prior)
+        mixture_of(self.change.target)
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
-        x = self.posterior.scales.x.inverse(denoiser.x.cpu()).double()
-        return _AnalyticGuided(denoiser, self, x)
-
-    def config(self) -> dict[str, Any]:
-        return {"settings": vars(self.settings)}
+        x = self.problem.posterior.scales.x.inverse(denoiser.x.cpu()).double()
+        return _Guided(denoiser, self, x)
 
 
-class _AnalyticGuided(Wrapped):
-    def __init__(self, inner: Denoiser, guidance: AnalyticGuidance, x: Tensor):
+class _Guided(Wrapped):
+    def __init__(self, inner: Denoiser, method: Analytic, x: Tensor):
         super().__init__(inner)
-        self.guidance, self.x_user = guidance, x
+        self.method, self.x_user = method, x
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
-        g = self.guidance
-        scale = g.posterior.scales.theta
+        change, scale = self.method.change, self.method.problem.posterior.scales.theta
         noisy = scale.inverse(z.cpu()).double()  # theta_0 + scale s eps, in the user's units
         eye = torch.eye(z.shape[-1], dtype=torch.float64)
         own = torch.diag(1 / (scale.scale.double() * float(s)) ** 2)
-        seen = eye / g.settings.variance
+        seen = eye / self.method.settings.variance
         total = own + seen
         data = (noisy @ own + self.x_user @ seen) @ torch.linalg.inv(total)
-        shift = gaussian_mean(g.change.target, data, total) - gaussian_mean(g.change.prior, data, total)
+        shift = gaussian_mean(change.target, data, total) - gaussian_mean(change.prior, data, total)
         return self.inner.mean(z, s) + (shift / scale.scale).to(z)

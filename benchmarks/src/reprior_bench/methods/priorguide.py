@@ -1,18 +1,19 @@
-"""PriorGuide and its Monte Carlo variant: the competitors that approximate theta_0 | theta_t by a Gaussian.
+"""PriorGuide (Yang et al. 2025): r as a mixture of Gaussians, theta_0 | theta_t as one Gaussian.
 
-PriorGuide fits r with K diagonal Gaussians (by least squares of the log of their sum on log r at draws of q; r is no
-density, so their weights need not sum to one) and takes theta_0 | z to be N(mu, Sig), mu the denoised mean, Sig = (1/v + 1/s^2)^-1 I with v the pooled variance of base draws.
-Then log E[r] is a mixture at mu, and its gradient in z goes through the full Jacobian of mu:
+r is fitted with K diagonal Gaussians, by least squares of the log of their sum on log r at draws of q (r is no density, so
+their weights need not sum to one). theta_0 | z is taken to be N(mu, Sig), with mu the denoised mean, Sig = (1/v + 1/s^2)^-1 I
+and v the pooled variance of base draws. Then log E[r] is a mixture at mu, and its gradient in z goes through the full
+Jacobian J of mu:
 
-    a = log sum_k w_k N(mu; m_k, S_k + Sig),    grad_z a = J' sum_k share_k (S_k + Sig)^-1 (m_k - mu)
+    a = log sum_k w_k N(mu; m_k, S_k + Sig),    grad_z a = J' sum_k c_k (S_k + Sig)^-1 (m_k - mu),    c_k ~ w_k N(mu; ...)
 
-The Monte Carlo variant averages r over draws of N(mu, (1 + 1/s^2)^-1 I), for a ratio known only as a function. Both
-need Langevin corrections after each step.
+Langevin corrections follow each step of the sampler.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,19 +22,12 @@ from torch import Generator, Tensor, nn
 
 from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.sampler import randn
-from reprior.errors import InputError, RefusedError
+from reprior.errors import InputError
+from reprior.methods import Method, Problem
+from reprior.methods.guided import GradientGuided
 from reprior.methods.plug_in import posterior_draws
-from reprior.methods.method import GradientGuided, Guidance
 
-__all__ = [
-    "MixtureRatio",
-    "MonteCarloSettings",
-    "PriorGuide",
-    "PriorGuideMonteCarlo",
-    "PriorGuideSettings",
-    "fit_mixture",
-]
+__all__ = ["MixtureRatio", "PriorGuide", "PriorGuideSettings", "fit_mixture"]
 
 
 @dataclass(frozen=True)
@@ -59,23 +53,6 @@ class PriorGuideSettings:
     def __post_init__(self) -> None:
         if min(self.components, self.steps, self.batch) < 1 or self.corrections < 0:
             raise InputError(f"components, steps and batch must be at least 1, corrections at least 0; got {self}")
-
-
-@dataclass(frozen=True)
-class MonteCarloSettings:
-    """Settings of PriorGuide's Monte Carlo variant.
-
-    Attributes:
-        draws: draws of theta_0 per state and step.
-        corrections: Langevin corrections after each step of the sampler.
-    """
-
-    draws: int = 1_000
-    corrections: int = 8
-
-    def __post_init__(self) -> None:
-        if self.draws < 1 or self.corrections < 0:
-            raise InputError(f"draws must be at least 1 and corrections at least 0; got {self}")
 
 
 class MixtureRatio(nn.Module):
@@ -116,35 +93,50 @@ def fit_mixture(change: PriorChange, settings: PriorGuideSettings, seed: int) ->
     return model.requires_grad_(False)
 
 
-class PriorGuide(Guidance):
-    """PriorGuide.
+class PriorGuide(Method):
+    """PriorGuide (Yang et al. 2025).
 
     Arguments:
-        change: the change of prior.
+        problem: the base posterior and the change of prior.
         settings: its settings.
         mixture: the fitted ratio.
     """
 
     name = "priorguide"
+    summary = "r as a fitted mixture of Gaussians, as guidance"
+    Settings = PriorGuideSettings
+    settings: PriorGuideSettings
 
-    def __init__(self, change: PriorChange, settings: PriorGuideSettings, mixture: MixtureRatio):
-        self.change, self.settings, self.mixture = change, settings, mixture
+    def __init__(self, problem: Problem, settings: PriorGuideSettings, mixture: MixtureRatio):
+        super().__init__(problem, settings)
+        self.mixture = mixture
         self.corrections = settings.corrections
+
+    @classmethod
+    def build(cls, problem: Problem, settings: PriorGuideSettings | None = None) -> Method:
+        chosen = settings or PriorGuideSettings()
+        return cls(problem, chosen, fit_mixture(problem.change, chosen, problem.seed))
 
     def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
         d = self.mixture.means.shape[1]
         pooled = posterior_draws(denoiser, generator)[..., :d].var(0).mean(-1, keepdim=True)
-        self.mixture.to(denoiser.x.device)  # it was fitted, or loaded, on the CPU
-        return _MixtureGuided(denoiser, self.mixture, pooled)
-
-    def config(self) -> dict[str, Any]:
-        return {"settings": asdict(self.settings), "components": list(self.mixture.means.shape)}
+        self.mixture.to(denoiser.x.device)  # it was fitted, or read from a file, on the CPU
+        return _Guided(denoiser, self.mixture, pooled)
 
     def tensors(self) -> dict[str, Tensor]:
         return dict(self.mixture.state_dict())
 
+    def config(self) -> dict[str, Any]:
+        return {"settings": asdict(self.settings), "components": list(self.mixture.means.shape)}
 
-class _MixtureGuided(GradientGuided):
+    @classmethod
+    def rebuild(cls, problem: Problem, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Method:
+        mixture = MixtureRatio(torch.zeros(config["components"]))
+        mixture.load_state_dict(dict(tensors))
+        return cls(problem, PriorGuideSettings(**config["settings"]), mixture.requires_grad_(False))
+
+
+class _Guided(GradientGuided):
     def __init__(self, inner: Denoiser, mixture: MixtureRatio, pooled: Tensor):
         super().__init__(inner)
         self.mixture, self.pooled = mixture, pooled
@@ -153,59 +145,3 @@ class _MixtureGuided(GradientGuided):
         theta = mean[..., : self.mixture.means.shape[1]]
         extra = 1 / (1 / self.pooled + 1 / s**2)
         return self.mixture(theta, extra.expand(theta.shape))
-
-
-class PriorGuideMonteCarlo(Guidance):
-    """PriorGuide with a Monte Carlo average instead of a fitted mixture.
-
-    Arguments:
-        change: the change of prior; log r must have a gradient.
-        settings: its settings.
-    """
-
-    name = "priorguide_mc"
-    has_density = False  # fresh draws in every evaluation
-
-    def __init__(self, change: PriorChange, settings: MonteCarloSettings | None = None):
-        if not change.differentiable:
-            raise RefusedError("priorguide_mc needs a log r that autograd can differentiate")
-        self.change, self.settings = change, settings or MonteCarloSettings()
-        self.corrections = self.settings.corrections
-
-    def guide(self, denoiser: Denoiser, generator: Generator) -> Denoiser:
-        return _MonteCarloGuided(denoiser, self.change, self.settings.draws, generator)
-
-    def config(self) -> dict[str, Any]:
-        return {"settings": asdict(self.settings)}
-
-
-class _MonteCarloGuided(GradientGuided):
-    """grad log mean r(mu + sd eps) = J' E_w[grad log r], with self-normalised weights, in blocks of rows."""
-
-    ROWS = 200_000  # draws held at once
-
-    def __init__(self, inner: Denoiser, change: PriorChange, draws: int, generator: Generator):
-        super().__init__(inner)
-        self.change, self.points, self.generator = change, draws, generator
-        self.d = len(change.scale.shift)
-
-    def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
-        # Only the gradient of a at mu matters: a surrogate with that gradient is u' mu.
-        theta = mean[..., : self.d]
-        sd = (1 / (1 + 1 / s**2)).sqrt()
-        flat = theta.detach().reshape(-1, self.d)
-        wide = sd.expand(*theta.shape[:-1], 1).reshape(-1, 1)
-        block = max(1, self.ROWS // self.points)
-        parts = []
-        for mu, width in zip(flat.split(block), wide.split(block), strict=True):
-            eps = randn(mu.new_empty(self.points, *mu.shape), self.generator)
-            with torch.enable_grad():
-                point = (mu + width * eps).requires_grad_(True)
-                log_r = self.change(point)
-                slope = torch.zeros_like(point)
-                if log_r.requires_grad:  # not where every point lies outside q's support
-                    (slope,) = torch.autograd.grad(log_r.nan_to_num(neginf=0.0).sum(), point)
-            weight = torch.softmax(log_r.detach(), 0).nan_to_num(nan=0.0)
-            parts.append((weight.unsqueeze(-1) * slope.nan_to_num(nan=0.0)).sum(0))
-        u = torch.cat(parts).reshape(theta.shape)
-        return (u * theta).sum(-1)

@@ -1,4 +1,4 @@
-"""The benchmark tasks: simulator, p and q for two regimes, and a reference posterior, one file a task.
+"""The benchmark tasks: simulator, p and q for two regimes, and a reference posterior. A task is one file, and one line here.
 
 task = reprior_bench.tasks.get("oup")
 theta = reprior.priors.sample(task.training_prior("id"), 50_000, seed=0)
@@ -18,11 +18,22 @@ from reprior_bench.tasks.turin import Turin
 from reprior_bench.tasks.turin_physical import TurinPhysical
 from reprior_bench.tasks.two_moons import TwoMoons
 
-__all__ = ["Task", "get", "names"]
+__all__ = ["BENCHMARK", "REGIMES", "SERIES", "Task", "get", "names"]
 
 _TASKS: dict[str, type[Task]] = {
-    task.name: task for task in (TwoMoons, GaussianLinear, Slcp, Oup, Turin, TurinPhysical)
+    task.name: task
+    for task in (
+        TwoMoons,
+        Slcp,
+        GaussianLinear,
+        Oup,
+        Turin,
+        TurinPhysical,
+    )
 }
+BENCHMARK = tuple(name for name, task in _TASKS.items() if task.has_reference)
+SERIES = tuple(name for name in BENCHMARK if _TASKS[name].is_series)
+REGIMES = ("id", "ood")
 
 
 def names() -> tuple[str, ...]:

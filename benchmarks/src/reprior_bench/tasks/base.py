@@ -6,7 +6,8 @@ lies within p) and ``ood`` (q reaches where p has little mass). The reference dr
     prior(theta) p(x | theta) / normaliser
 
 for ANY prior: one of the task's own, or a torch Distribution. What "reference" means for a task is in
-``Task.reference_kind``.
+``Task.reference_kind``. A task also names the networks that its bases are trained with, so that all that the
+benchmark knows of a task stands in its file.
 
 Public methods validate and convert; the tasks themselves implement the private ones, in float64 on the CPU.
 """
@@ -14,6 +15,8 @@ Public methods validate and convert; the tasks themselves implement the private 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,8 +26,31 @@ from torch.distributions import Distribution
 
 from reprior import priors
 from reprior.errors import InputError
+from reprior.networks.fit import Training
+from reprior.networks.masks import MaskMix
+from reprior.networks.simformer import SimformerSettings
 
-__all__ = ["Task", "log_density"]
+__all__ = ["FORECAST", "THETA_ONLY", "Recipe", "Task", "log_density"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a base of a task is trained.
+
+    Attributes:
+        network: the settings of the network; None for the network's defaults.
+        training: the settings of the training.
+    """
+
+    network: Any
+    training: Training
+
+
+# Series, whose predictive is asked for, train all masks, most often the start of a series as what is given; the others
+# theta | x alone, which needs far fewer steps. A Simformer row gives several noisy states, so a batch of 128 is as
+# large as one of 512 of the MLP.
+THETA_ONLY = SimformerSettings(masks=MaskMix(1, 0, 0, 0, 0), absent=0.0)
+FORECAST = SimformerSettings(masks=MaskMix(0.25, 0.01, 0.02, 0.06, 0.02, forecast=0.64))
 
 
 def log_density(prior: Any, theta: Tensor) -> Tensor:
@@ -42,21 +68,35 @@ class Task(ABC):
 
     Attributes:
         name: the name that `reprior_bench.tasks.get` takes.
+        title: the name that tables and figures show.
         dim: d, the number of parameters.
         x_dim: the number of data points in one observation.
         parameters: the names of the parameters.
         regimes: the names of the (p, q) pairs.
         reference_kind: what the reference posterior is, in one line.
         description: the task, in one line.
+        has_reference: whether the reference posterior exists; without one the task takes no part in the benchmark.
+        is_series: whether x is a series whose rest can be predicted from its start (`predict_reference`).
+        has_joint_reference: whether `joint_reference` exists.
+        noise_variance: v, where x = theta + N(0, v I); None for other likelihoods.
+        recipes: how the bases of preset best are trained, by network ("mlp", "simformer").
+        paper_patch: neighbouring points of x that share a token in preset paper.
     """
 
     name: ClassVar[str]
+    title: ClassVar[str]
     dim: ClassVar[int]
     x_dim: ClassVar[int]
     parameters: ClassVar[tuple[str, ...]]
     regimes: ClassVar[tuple[str, ...]] = ("id", "ood")
     reference_kind: ClassVar[str]
     description: ClassVar[str]
+    has_reference: ClassVar[bool] = True
+    is_series: ClassVar[bool] = False
+    has_joint_reference: ClassVar[bool] = False
+    noise_variance: ClassVar[float | None] = None
+    recipes: ClassVar[Mapping[str, Recipe]] = {}
+    paper_patch: ClassVar[int] = 1
 
     def training_prior(self, regime: str) -> Distribution:
         """p(theta) of a regime."""
@@ -105,6 +145,24 @@ class Task(ABC):
         checked = self._check_x(x)
         resolved = self._check_prior(prior, regime)
         theta = self._reference(checked, _check_count(n), resolved, np.random.default_rng(seed))
+        return theta.to(device=x.device, dtype=torch.float32)
+
+    def joint_reference(
+        self, x: Tensor, n: int, regime: str, prior: str | Distribution = "training", seed: int = 0
+    ) -> Tensor:
+        """Independent draws from the posterior of several independent observations of one theta.
+
+        Arguments:
+            x: the observations, with shape (K, x_dim).
+            n: the number of draws.
+            regime: "id" or "ood".
+            prior: as in `reference`.
+
+        Returns: theta, float32, with shape (n, d).
+        """
+        rows = torch.stack([self._check_x(row) for row in x])
+        resolved = self._check_prior(prior, regime)
+        theta = self._joint_reference(rows, _check_count(n), resolved, np.random.default_rng(seed))
         return theta.to(device=x.device, dtype=torch.float32)
 
     def predict_reference(
@@ -167,6 +225,11 @@ class Task(ABC):
     @abstractmethod
     def _reference(self, x: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
         """n posterior draws for x (x_dim,)."""
+
+    def _joint_reference(self, x: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
+        raise InputError(
+            f"{self.name} has no reference posterior of several observations; gaussian_linear and oup have one"
+        )
 
     def _predict(self, x: Tensor, observed: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
         raise InputError(f"{self.name} has no reference predictive: its data are not a series; oup and turin have one")

@@ -12,7 +12,8 @@ the likelihood, whichever accepts more.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +28,9 @@ from torch.distributions import (
 )
 
 from reprior import priors
-from reprior_bench.tasks.base import Task, log_density
+from reprior.errors import InputError
+from reprior.networks.fit import Training
+from reprior_bench.tasks.base import THETA_ONLY, Recipe, Task, log_density
 from reprior_bench.tasks.rejection import Proposal, rejection_sample
 from reprior_bench.tasks.student import student_proposal
 
@@ -40,11 +43,15 @@ class GaussianLinear(Task):
     """The Gaussian Linear task."""
 
     name = "gaussian_linear"
+    title = "Gaussian Linear"
     dim = 6
     x_dim = 6
     parameters = tuple(f"theta_{i}" for i in range(1, 7))
     reference_kind = "exact: closed form for Gaussian and mixture priors, rejection for any other"
     description = "The mean of a 6-dimensional Gaussian: a posterior in closed form."
+    has_joint_reference = True
+    noise_variance = _VARIANCE
+    recipes: ClassVar[Mapping[str, Recipe]] = {"simformer": Recipe(THETA_ONLY, Training(steps=1_000, batch=128))}
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:
         ones, eye = torch.ones(6), torch.eye(6)
@@ -80,6 +87,13 @@ class GaussianLinear(Task):
 
         return rejection_sample([from_likelihood, from_prior], n, rng, fallbacks=[mixture])
 
+    def _joint_reference(self, x: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
+        components = gaussian_components(prior)
+        if components is None:
+            raise InputError(f"{self.name} has a joint reference for Gaussian priors and mixtures of them alone")
+        # The mean of K observations is sufficient, and is one observation of variance 0.1 / K.
+        return _closed_form(x.mean(0), n, *components, rng, _VARIANCE / len(x))
+
 
 def gaussian_components(prior: Any) -> tuple[Tensor, Tensor, Tensor] | None:
     """The parts of a Gaussian or of a mixture of Gaussians, in float64; None for any other prior.
@@ -101,13 +115,21 @@ def gaussian_components(prior: Any) -> tuple[Tensor, Tensor, Tensor] | None:
     return log_w.cpu(), mean.reshape(-1, d).cpu(), covariance.reshape(-1, d, d).cpu()
 
 
-def _closed_form(x: Tensor, n: int, log_w: Tensor, m: Tensor, s: Tensor, rng: np.random.Generator) -> Tensor:
+def _closed_form(
+    x: Tensor,
+    n: int,
+    log_w: Tensor,
+    m: Tensor,
+    s: Tensor,
+    rng: np.random.Generator,
+    variance: float = _VARIANCE,
+) -> Tensor:
     eye = torch.eye(x.shape[0], dtype=torch.float64)
-    log_evidence = MultivariateNormal(m, s + _VARIANCE * eye).log_prob(x)
+    log_evidence = MultivariateNormal(m, s + variance * eye).log_prob(x)
     weights = torch.softmax(log_w + log_evidence, dim=0)
     precision = torch.linalg.inv(s)
-    covariance = torch.linalg.inv(precision + eye / _VARIANCE)
-    mean = (covariance @ (precision @ m[..., None] + x[:, None] / _VARIANCE)).squeeze(-1)
+    covariance = torch.linalg.inv(precision + eye / variance)
+    mean = (covariance @ (precision @ m[..., None] + x[:, None] / variance)).squeeze(-1)
     k = torch.from_numpy(rng.choice(len(weights), size=n, p=weights.numpy() / float(weights.sum())))
     noise = torch.from_numpy(rng.standard_normal((n, x.shape[0])))
     return mean[k] + (torch.linalg.cholesky(covariance)[k] @ noise[..., None]).squeeze(-1)

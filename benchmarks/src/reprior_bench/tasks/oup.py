@@ -21,7 +21,9 @@ quantiles, not by means and standard deviations.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +31,8 @@ from torch import Tensor
 from torch.distributions import Distribution, MultivariateNormal
 
 from reprior import priors
-from reprior_bench.tasks.base import Task, log_density
+from reprior.networks.fit import Training
+from reprior_bench.tasks.base import FORECAST, Recipe, Task, log_density
 from reprior_bench.tasks.grid import grid_proposal
 from reprior_bench.tasks.rejection import rejection_sample
 
@@ -42,11 +45,18 @@ class Oup(Task):
     """The OUP task."""
 
     name = "oup"
+    title = "OUP"
     dim = 2
     x_dim = _STEPS
     parameters = ("rate", "log_level")
     reference_kind = "exact: a grid on the transition likelihood, corrected by rejection"
     description = "A mean-reverting series of 25 points; its posterior bends and its data can explode."
+    is_series = True
+    has_joint_reference = True
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        "simformer": Recipe(replace(FORECAST, weigh=True), Training(steps=36_000, batch=128))
+    }
+    paper_patch = 5
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:
         if regime == "id":
@@ -62,6 +72,13 @@ class Oup(Task):
 
     def _reference(self, x: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
         return _posterior(x, torch.ones(_STEPS, dtype=torch.bool), n, prior, rng)
+
+    def _joint_reference(self, x: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
+        def log_f(theta: Tensor) -> Tensor:
+            return log_density(prior, theta) + torch.stack([self._log_likelihood(theta, row) for row in x]).sum(0)
+
+        pool = priors.sample(prior, 16_384, int(rng.integers(2**31))).double()
+        return rejection_sample([grid_proposal(log_f, pool.amin(0), pool.amax(0))], n, rng)
 
     def _predict(self, x: Tensor, observed: Tensor, n: int, prior: Any, rng: np.random.Generator) -> Tensor:
         return _fill(_posterior(x, observed, n, prior, rng), x, observed, rng)

@@ -25,7 +25,9 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,7 +36,10 @@ from torch.distributions import Distribution, Independent, Normal
 
 from reprior import priors
 from reprior.errors import InputError
-from reprior_bench.tasks.base import Task
+from reprior.networks.embedding import Embedding
+from reprior.networks.fit import Training
+from reprior.networks.mlp import MLPSettings
+from reprior_bench.tasks.base import THETA_ONLY, Recipe, Task
 from reprior_bench.tasks.rejection import Proposal, rejection_sample
 from reprior_bench.tasks.slcp_proposal import from_likelihood, from_mixture, log_likelihood
 
@@ -45,11 +50,17 @@ class Slcp(Task):
     """The SLCP task."""
 
     name = "slcp"
+    title = "SLCP"
     dim = 5
     x_dim = 8
     parameters = ("mean_1", "mean_2", "scale_1", "scale_2", "correlation")
     reference_kind = "exact: rejection from the normalised likelihood (inverse Wishart), accepted by the prior"
     description = "Four points from a 2-D Gaussian: a posterior with four symmetric modes."
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        # x is a set of four points in the plane, and the posteriors are sharp: more steps.
+        "mlp": Recipe(MLPSettings(embedding=Embedding(kind="set", item=2), guess="gaussian"), Training(steps=30_000)),
+        "simformer": Recipe(replace(THETA_ONLY, patch=2, weigh=True), Training(steps=36_000, batch=128)),
+    }
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:
         q = _diagonal((1.0, 0.5, 0.0, 0.0, 0.0), (0.5, 1.0, 1.0, 0.5, 1.0))

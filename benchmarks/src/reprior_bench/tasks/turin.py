@@ -24,7 +24,8 @@ there); under the task's own priors a draw is not positive with a probability of
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -33,7 +34,10 @@ from torch.distributions import Distribution, Independent, Normal
 
 from reprior import priors
 from reprior.errors import InputError
-from reprior_bench.tasks.base import Task
+from reprior.networks.embedding import Embedding
+from reprior.networks.fit import Training
+from reprior.networks.mlp import MLPSettings
+from reprior_bench.tasks.base import FORECAST, Recipe, Task
 from reprior_bench.tasks.rejection import Proposal, rejection_sample
 from reprior_bench.tasks.student import student_proposal
 from reprior_bench.tasks.turin_likelihood import N_POINTS, OnePath, amplitude
@@ -48,11 +52,27 @@ class Turin(Task):
     """The literal Turin task."""
 
     name = "turin"
+    title = "Turin"
     dim = 4
     x_dim = N_POINTS
     parameters = ("g_0", "T_rev", "lambda_0", "sigma2")
     reference_kind = "exact: rejection from the prior with the one-path likelihood, a 2-D integral by quadrature"
     description = "A radio channel of 101 points as the paper states it: one path, only the noise is informed."
+    is_series = True
+    recipes: ClassVar[Mapping[str, Recipe]] = {
+        # A channel looks alike all along but for the echo: an embedding that finds the peak.
+        "mlp": Recipe(
+            MLPSettings(
+                width=96,
+                blocks=2,
+                embedding=Embedding(kind="peak", item=5, step=2, width=64, features=24),
+                guess="gaussian",
+            ),
+            Training(steps=12_000, patience=3),
+        ),
+        "simformer": Recipe(FORECAST, Training(steps=4_000, batch=128)),
+    }
+    paper_patch = 20
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:
         q = _diagonal((0.6, 0.5, 0.5, 0.5), (0.02, 0.05, 0.05, 0.06))

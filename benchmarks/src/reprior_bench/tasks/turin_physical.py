@@ -58,10 +58,12 @@ class TurinPhysical(Task):
     """The Turin task at its physical scale."""
 
     name = "turin_physical"
+    title = "Turin, physical scale"
     dim = 4
     x_dim = _N
     parameters = ("G_0", "T", "lambda_0", "sigma2")
     reference_kind = "none (implicit likelihood)"
+    has_reference = False
     description = "A radio channel of 101 points with hundreds of paths: informative data, no likelihood."
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:

@@ -19,7 +19,8 @@ References:
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -27,7 +28,8 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, MultivariateNormal, Normal
 
 from reprior import priors
-from reprior_bench.tasks.base import Task, log_density
+from reprior.networks.fit import Training
+from reprior_bench.tasks.base import THETA_ONLY, Recipe, Task, log_density
 from reprior_bench.tasks.rejection import rejection_sample
 
 __all__ = ["TwoMoons"]
@@ -39,11 +41,13 @@ class TwoMoons(Task):
     """The Two Moons task."""
 
     name = "two_moons"
+    title = "Two Moons"
     dim = 2
     x_dim = 2
     parameters = ("theta_1", "theta_2")
     reference_kind = "exact: rejection from the normalised likelihood, accepted by the prior"
     description = "Two crescents: a bimodal posterior with fine local structure."
+    recipes: ClassVar[Mapping[str, Recipe]] = {"simformer": Recipe(THETA_ONLY, Training(steps=5_000, batch=128))}
 
     def _priors(self, regime: str) -> tuple[Distribution, Distribution]:
         if regime == "id":
