@@ -68,13 +68,16 @@ def test_a_wrong_term_is_seen_although_some_nuisance_draws_leave_the_support():
 def test_what_could_not_be_compared_is_not_trusted():
     found = terms_of(term_of(nu=-50.0), term_of()).check(term_of().points.float(), generator())
     assert found.ess == 0
-    info = Info("rejuvenate", 10, 1, 0.0, 0.0, details={"agreement": found.ess})
-    assert verdict_of(info, 1_000).startswith("do not trust: the fitted sum of log-densities could not be compared")
+    log_w = torch.zeros(1_000, 1)
+    info = Info("rejuvenate", 10, 1, 0.0, figures={"agreement": (found.ess,)}, _log_w=lambda: log_w)
+    assert verdict_of(info).startswith("do not trust: the fitted sum of log-densities could not be compared")
 
 
 def test_a_heavy_tailed_nuisance_prior_does_not_tilt_the_carried_one():
     prior = priors.as_prior([Normal(torch.zeros(1), torch.ones(1)), HalfCauchy(torch.ones(1))])
     terms = Terms(replace(BASE, prior=prior), (1,), points=200, checks=60)
     a = torch.linspace(-2, 2, 9, dtype=torch.float64).unsqueeze(1)
-    gap = terms._log_marginal(a) - Normal(0.0, 1.0).log_prob(BASE.scales.theta.inverse(a.float().expand(-1, 2))[:, 0])
+    gap = terms.nuisance.log_prior(a) - Normal(0.0, 1.0).log_prob(
+        BASE.scales.theta.inverse(a.float().expand(-1, 2))[:, 0]
+    )
     assert float(gap.std()) < 1e-5

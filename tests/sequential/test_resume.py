@@ -17,23 +17,22 @@ from torch.distributions import MultivariateNormal
 
 import reprior
 from reprior.diffusion.sampler import Sampler
-from reprior.errors import InputError
+from reprior.fingerprint import fingerprint
+from reprior.loading import adapted_parts, rebuild_adapted
 from reprior.methods.rejuvenate import RejuvenateSettings
-from reprior.loading import rebuild_adapted
 from reprior.networks.simformer import SimformerSettings
 from reprior.sequential.settings import AccumulateSettings
-from reprior.sequential.store import fingerprint
 
 POSTERIOR, _ = gaussian_posterior(dim=2, c=0.3, rho=0.4, noise="diagonal")
 X = torch.randn(3, 2, generator=torch.Generator().manual_seed(5))
-QUICK = AccumulateSettings(points=100, checks=20, moves=5, guidance=RejuvenateSettings(pool=500))
+QUICK = AccumulateSettings(points=100, checks=20, moves=5, rejuvenate=RejuvenateSettings(pool=500))
 
 # The third observation is reached, and there the process waits to be killed.
 SCRIPT = """
 import sys, time, torch
 torch.set_num_threads(1)
 from test_resume import POSTERIOR, X, QUICK
-from reprior.sequential import update as module
+from reprior.sequential import run as module
 
 finished = module._step
 
@@ -69,11 +68,10 @@ def test_a_killed_run_goes_on(tmp_path, monkeypatch):
         process.wait(timeout=30)
     finally:
         process.kill()
-    names = sorted(p.name for p in tmp_path.iterdir())
-    assert names == ["update-0001.safetensors", "update-0002.safetensors"]
-    before = [p.stat().st_mtime_ns for p in sorted(tmp_path.iterdir())]
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.glob("update-*.safetensors")}
+    assert len(before) == 2
     resumed, whole = go(tmp_path), go(None)
-    assert [p.stat().st_mtime_ns for p in sorted(tmp_path.iterdir())][:2] == before
+    assert {p: p.stat().st_mtime_ns for p in before} == before
     for a, b in zip(resumed, whole, strict=True):
         assert torch.equal(a.samples, b.samples)
         assert a.verdict == b.verdict
@@ -86,7 +84,9 @@ def test_what_is_read_back_is_what_was_written(tmp_path):
     assert time.monotonic() - began < 5
     for a, b in zip(first, again, strict=True):
         assert torch.equal(a.samples, b.samples)
-        assert a.info.details == b.info.details
+        assert a.info.figures == b.info.figures
+        assert a.info.relative_ess == b.info.relative_ess
+        assert a.info.warnings == b.info.warnings
     one, other = (u[-1].adapted.sample((50,), X[-1], seed=3) for u in (first, again))
     assert torch.equal(one, other)
     assert torch.equal(first[-1].adapted.log_r(X), again[-1].adapted.log_r(X))  # pyright: ignore
@@ -121,28 +121,39 @@ def test_a_run_with_missing_entries_goes_on(tmp_path):
     ("change", "name"),
     [
         ({"seed": 1}, "seed"),
-        ({"x": X + 1}, "observation"),
+        ({"x": X[:1] + 1}, "observations"),
         ({"samples": 400}, "samples"),
         ({"nuisance": [1]}, "nuisance"),
+        ({"settings": replace(QUICK, points=120)}, "settings"),
     ],
 )
 def test_another_run_is_not_taken_for_this_one(tmp_path, change, name):
     go(tmp_path, x=X[:1])
-    with pytest.raises(InputError, match=f"another {name}"):
-        go(tmp_path, **change)
+    change = {"x": X[:1], **change}
+    with pytest.warns(UserWarning, match=f"other settings only.*differ in: {name}"):
+        found = go(tmp_path, **change)
+    assert torch.equal(found[0].samples, go(None, **change)[0].samples)
+
+
+def test_the_observations_before_are_part_of_the_question(tmp_path):
+    go(tmp_path, x=X[:2])
+    other = go(tmp_path, x=X[[2, 1]])
+    assert torch.equal(other[1].samples, go(None, x=X[[2, 1]])[1].samples)
 
 
 def test_an_adapted_posterior_of_a_run_is_saved_like_any_other(tmp_path):
     adapted = go(None, x=X[:2])[-1].adapted
     assert isinstance(adapted, reprior.AdaptedPosterior)
-    tensors, meta = adapted.to_parts()
-    again = rebuild_adapted(POSTERIOR, tensors, meta)
+    again = rebuild_adapted(POSTERIOR, *adapted_parts(adapted))
     assert torch.equal(again.sample((50,), X[1], seed=0), adapted.sample((50,), X[1], seed=0))
 
 
-def test_the_key_of_a_folder_knows_prior_sampler_and_simulations():
-    plain = fingerprint(POSTERIOR)
-    assert plain == fingerprint(replace(POSTERIOR))
+def test_the_key_of_a_run_knows_prior_sampler_and_simulations():
+    def key(posterior):
+        return fingerprint(*posterior.to_parts(simulations=True))
+
+    plain = key(POSTERIOR)
+    assert plain == key(replace(POSTERIOR))
     wider = MultivariateNormal(torch.zeros(POSTERIOR.dim), 2 * torch.eye(POSTERIOR.dim))
     others = [
         replace(POSTERIOR, prior=wider),
@@ -151,7 +162,7 @@ def test_the_key_of_a_folder_knows_prior_sampler_and_simulations():
         replace(POSTERIOR, sampler=Sampler(steps=7)),
         replace(POSTERIOR, simulations=None),
     ]
-    assert len({plain, *(fingerprint(other) for other in others)}) == 6
+    assert len({plain, *(key(other) for other in others)}) == 6
 
 
 class _Own:

@@ -11,20 +11,18 @@ from torch import Tensor
 
 import reprior
 from reprior.adapted import AdaptedPosterior
-from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.methods.learned.guidance import RatioSettings
-from reprior_bench.methods.priorguide import MonteCarloSettings
-from reprior.methods.rejuvenate import RejuvenateSettings
+from reprior.methods import RatioSettings, RejuvenateSettings, SIRSettings
+from reprior.networks.fit import Training
 from reprior.networks.ratio import RatioNetworkSettings
 from reprior.sequential.result import verdict_of
-from reprior.sequential.settings import AccumulateSettings, MonteCarloUpdateSettings, RatioUpdateSettings
+from reprior.sequential.settings import AccumulateSettings, RatioUpdateSettings, settings_of
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=C, rho=0.4, noise="diagonal")
 THETA = torch.tensor([0.8, -0.5])
 X = THETA + C**0.5 * torch.randn(5, 2, generator=torch.Generator().manual_seed(4))
-QUICK = AccumulateSettings(points=200, checks=40, moves=30, guidance=RejuvenateSettings(pool=1_000))
+QUICK = AccumulateSettings(points=200, checks=40, moves=30, rejuvenate=RejuvenateSettings(pool=1_000))
 SHORT = Training(steps=300, batch=512, learning_rate=3e-3, ema=0.95, evaluate_every=100, patience=5)
 N = 2_000
 
@@ -69,7 +67,7 @@ def test_a_round_that_is_found_wanting_is_made_again_with_a_new_fit(monkeypatch)
     from reprior.sequential.accumulate import Accumulate
     from reprior.sequential.terms import Check, Terms
 
-    def after_two(rounds: int) -> tuple[Tensor, dict]:
+    def after_two(rounds: int) -> tuple[Tensor, dict[str, float]]:
         run = Accumulate(POSTERIOR, (), replace(QUICK, rounds=rounds))
         run.finish(X[0], POSTERIOR.sample((N,), X[0], seed=0), 0)
         run.adapt(X[1], 1)
@@ -155,8 +153,8 @@ def test_nuisance_parameters_are_not_carried():
 def test_a_ratio_learned_from_samples_follows_too():
     longer = replace(SHORT, steps=600)
     network = RatioNetworkSettings(width=64, layers=2)
-    guidance = RatioSettings(anchor="on", observations=10, draws=1_000, network=network, training=longer)
-    settings = RatioUpdateSettings(ratio=SHORT, guidance=guidance)
+    nre = RatioSettings(plug_in="on", observations=10, draws=1_000, network=network, training=longer)
+    settings = RatioUpdateSettings(ratio=SHORT, settings=nre)
     x = X[[1, 0]]
     updates = reprior.update(POSTERIOR, x, method="ratio", settings=settings, samples=N, progress=False)
     (mean, cov), (alone, _) = closed_form(x), closed_form(x[1:])
@@ -169,12 +167,12 @@ def test_a_ratio_learned_from_samples_follows_too():
     assert [one.verdict.split(":")[0] for one in updates] == ["ok", "caution"]
 
 
-def test_prior_guide_runs_and_a_nuisance_parameter_is_unseen():
-    settings = MonteCarloUpdateSettings(ratio=SHORT, guidance=MonteCarloSettings(draws=16, corrections=1))
+def test_any_registered_method_can_change_the_prior_and_a_nuisance_parameter_is_unseen():
+    settings = RatioUpdateSettings(ratio=SHORT, method="sir", settings=SIRSettings(pool=2_000))
     updates = reprior.update(
-        POSTERIOR, X[:2], nuisance=[1], method="priorguide_mc", settings=settings, samples=300, progress=False
+        POSTERIOR, X[:2], nuisance=[1], method="ratio", settings=settings, samples=300, progress=False
     )
-    assert updates[-1].info.method == "priorguide_mc"
+    assert updates[-1].info.method == "sir"
     adapted = updates[-1].adapted
     assert isinstance(adapted, AdaptedPosterior)
     theta = updates[-1].samples[:50]
@@ -201,10 +199,11 @@ def test_updates_are_a_sequence_that_prints(updates):
         ({"nuisance": [2]}, "unknown"),
         ({"nuisance": "theta_1"}, "list of names"),
         ({"nuisance": [0, 1]}, "nothing is carried"),
-        ({"method": "magic"}, "accumulate, ratio, priorguide_mc"),
+        ({"method": "magic"}, "allowed: accumulate, ratio$"),
         ({"settings": "paper"}, "'paper' of 'accumulate'"),
         ({"settings": RatioUpdateSettings()}, "takes AccumulateSettings"),
         ({"samples": 10}, "at least 200"),
+        ({"seed": -1}, "0 or more; got -1"),
     ],
 )
 def test_bad_input(change, message):
@@ -216,24 +215,51 @@ def test_bad_input(change, message):
 def test_bad_settings():
     with pytest.raises(InputError, match="points >= 100"):
         AccumulateSettings(points=5)
+    with pytest.raises(InputError, match=r"enough must lie in \(0, 1\]; got 2"):
+        AccumulateSettings(enough=2)
+    with pytest.raises(InputError, match=r"reprior.sequential.Coordinates; got 'transit'"):
+        AccumulateSettings(coordinates="transit")  # pyright: ignore
+    with pytest.raises(InputError, match="method 'magic' is unknown"):
+        RatioUpdateSettings(method="magic")
+    with pytest.raises(InputError, match="takes RatioSettings; got SIRSettings"):
+        RatioUpdateSettings(settings=SIRSettings())
+
+
+def test_the_paper_trains_at_the_stored_observations():
+    paper = settings_of("ratio", "paper")
+    assert not paper.local
+    assert paper.method_settings.weights == "joint"
+    assert RatioUpdateSettings(method="sir").method_settings == SIRSettings()
+    assert RatioUpdateSettings().method_settings.observations == 10
+
+
+def weights(ess: float, heavy: bool = False, n: int = 10_000) -> Tensor:
+    """Log weights with that relative ESS, with shape (n, 1): some equal ones, or a heavy tail besides."""
+    log_w = torch.full((n, 1), -torch.inf)
+    count = max(1, round(ess * n))
+    log_w[:count] = 0.0
+    if heavy:  # quantiles of a Pareto distribution of shape 1
+        log_w[:, 0] = -torch.log(1 - (torch.arange(n) + 0.5) / n)
+    return log_w
 
 
 @pytest.mark.parametrize(
-    ("details", "verdict"),
+    ("log_w", "figures", "unchecked", "verdict"),
     [
-        ({}, "ok"),
-        ({"ess": 0.1, "k_hat": 0.2}, "ok"),
-        ({"ess": 0.001, "k_hat": 0.2}, "caution: about 10 of 10000"),
-        ({"ess": 0.0001, "k_hat": 0.2}, "do not trust: about 1 of 10000"),
-        ({"ess": 0.1, "k_hat": 0.9}, "caution: heavy-tailed"),
-        ({"ess": 0.1, "k_hat": 0.2, "unchecked": True}, "caution: the carried prior was learned from samples"),
-        ({"ess": 0.001, "k_hat": 0.9, "agreement": 0.97, "moved": 0.2}, "ok"),
-        ({"ess": 0.0001, "agreement": 0.97, "moved": 0.2}, "caution: about 1 of 10000"),
-        ({"ess": 0.1, "agreement": 0.5, "moved": 0.2}, "caution: the fitted sum"),
-        ({"ess": 0.1, "agreement": 0.1, "moved": 0.2}, "do not trust: the fitted sum"),
-        ({"ess": 0.1, "agreement": 0.97, "moved": 1.4}, "caution: the guided draws were 1.4"),
+        (None, {}, False, "ok"),
+        (weights(0.1), {}, False, "ok"),
+        (weights(0.001), {}, False, "caution: about 10 of 10000"),
+        (weights(0.0001), {}, False, "do not trust: about 1 of 10000"),
+        (weights(0.1, heavy=True), {}, False, "caution: heavy-tailed"),
+        (weights(0.1), {}, True, "caution: the carried prior was learned from samples"),
+        (weights(0.001), {"agreement": 0.97, "moved": 0.2}, False, "ok"),
+        (weights(0.0001), {"agreement": 0.97, "moved": 0.2}, False, "caution: about 1 of 10000"),
+        (weights(0.1), {"agreement": 0.5, "moved": 0.2}, False, "caution: the fitted sum"),
+        (weights(0.1), {"agreement": 0.1, "moved": 0.2}, False, "do not trust: the fitted sum"),
+        (weights(0.1), {"agreement": 0.97, "moved": 1.4}, False, "caution: the draws were 1.4"),
     ],
 )
-def test_the_verdict_follows_the_figures(details, verdict):
-    info = reprior.Info("rejuvenate", 100, 1, 0.0, 0.0, details=details)
-    assert verdict_of(info, 10_000).startswith(verdict)
+def test_the_verdict_follows_the_figures(log_w, figures, unchecked, verdict):
+    told = {name: (value,) for name, value in figures.items()}
+    info = reprior.Info("rejuvenate", 100, 1, 0.0, figures=told, _log_w=lambda: log_w)
+    assert verdict_of(info, unchecked).startswith(verdict)

@@ -2,19 +2,20 @@
 
 For each observation n:
 
-1. the base at x_n is guided by log r_{n-1}, the fitted sum of the terms before (`reprior.sequential.terms`), by rejuvenation;
+1. the posterior is drawn under log r_{n-1}, the fitted sum of the terms before (`reprior.sequential.terms`), by rejuvenation;
 2. the base's log-density at x_n is computed at points near these draws and its own: the new term;
 3. the draws make some Metropolis moves under log p(theta | x_n) + log r_{n-1}, both as fits, which removes what error
-   the guidance left;
-4. every term is computed again at some of the draws. That measures the fit, and mends it for the next observation; with
-   more than one round (`AccumulateSettings.rounds`) a fit that is found wanting is mended at once, and the draws move again.
+   the drawing left;
+4. every term is computed again at some of the draws. That measures the fit, and the next fit includes these points; with
+   more than one round (`AccumulateSettings.rounds`) a fit that is not good enough is made anew at once, and the draws move
+   again.
 
 The samples of one step give the next one places to look at, never values: errors of sampling do not add up.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -22,7 +23,7 @@ from torch import Tensor
 from reprior import priors
 from reprior.adapted import AdaptedPosterior
 from reprior.change import PriorChange
-from reprior.methods.rejuvenate import RejuvenateGuidance
+from reprior.methods import Problem, find
 from reprior.posterior import Posterior
 from reprior.sequential.moves import difference_moves
 from reprior.sequential.settings import AccumulateSettings
@@ -31,8 +32,7 @@ from reprior.sequential.terms import Term, Terms
 
 __all__ = ["Accumulate"]
 
-REGION = 2_000
-ENOUGH = 0.3  # ESS/N of the fitted sum against the exact one that needs no further round
+REGION = 2_000  # points of earlier terms that say where log r was fitted: enough for an average over the region
 FIELDS = ("x", "mean", "cov", "points", "values")
 
 
@@ -51,49 +51,52 @@ class Accumulate:
         posterior: Posterior,
         nuisance: tuple[int, ...],
         settings: AccumulateSettings,
-        state: dict[str, Tensor] | None = None,
+        state: Mapping[str, Tensor] | None = None,
     ):
         self.posterior, self.settings = posterior, settings
         terms = []
         while state and f"{len(terms)}.x" in state:
             terms.append(Term(**{name: state[f"{len(terms)}.{name}"] for name in FIELDS}))
         self.terms = Terms(posterior, nuisance, settings.points, settings.checks, tuple(terms), settings.coordinates)
-        self.pool = settings.guidance.pool
         self._log_r: CarriedRatio | None = None
 
     def adapt(self, x: Tensor, seed: int) -> AdaptedPosterior:
         """The posterior of the next observation x, under the prior carried so far."""
         generator = torch.Generator().manual_seed(seed)
         self._log_r = log_r = self.terms.ratio(generator)
-        posterior = self.posterior
-        region = self._region(seed)
-        change = PriorChange(posterior.prior, None, log_r, True, "carried", posterior.scales.theta, region=region)
-        guidance = RejuvenateGuidance(change, posterior.base.noise, self.settings.guidance)
+        posterior, region = self.posterior, self._region(seed)
+        change = PriorChange(posterior.prior, posterior.scales.theta, log_r, kind="carried", region=region)
+        method = find("rejuvenate").build(Problem(posterior, change, seed), self.settings.rejuvenate)
         why = f"the prior is the exact sum of {len(self.terms.terms)} log-densities of the base"
-        return AdaptedPosterior(posterior, change, guidance, why, (), posterior.sampler)
+        return AdaptedPosterior(posterior, change, method.because(why), posterior.sampler)
 
     def _region(self, seed: int) -> Tensor:
         """Points over which log r is fitted, with shape (n, d); nuisance entries are drawn from the prior."""
         points = torch.cat([term.points[-REGION:] for term in self.terms.terms])[-REGION:]
-        z = self.posterior.scales.theta.forward(priors.sample(self.posterior.prior, len(points), seed))
-        z[:, self.terms.carried] = points[:, self.terms.carried].to(z)
-        return self.posterior.scales.theta.inverse(z)
+        space, carried = self.terms.space, self.terms.nuisance.carried
+        z = space.scale.forward(priors.sample(space.prior, len(points), seed))
+        z[:, carried] = points[:, carried].to(z)
+        return space.user(z)
 
-    def finish(self, x: Tensor, samples: Tensor, seed: int) -> tuple[Tensor, dict[str, Any]]:
-        """Takes in the observation x: corrects its samples, with shape (n, d), and adds its term."""
+    def finish(self, x: Tensor, samples: Tensor, seed: int) -> tuple[Tensor, dict[str, float]]:
+        """Takes in the observation x: corrects its samples, with shape (n, d), and adds its term.
+
+        Returns: the corrected samples, and figures of the fit.
+        """
         generator = torch.Generator().manual_seed(seed + 1)
         self.terms.add(x, samples, generator)
-        samples, notes = self._move(samples, generator)
+        samples, figures = self._move(samples, generator)
         check = self.terms.check(samples, generator, self._log_r)
         for _ in range(self.settings.rounds - 1):
-            if self._log_r is None or check.ess >= ENOUGH:
+            if self._log_r is None or check.ess >= self.settings.enough:
                 break
             self._log_r = self.terms.ratio(generator, len(self.terms.terms) - 1)
-            samples, notes = self._move(samples, generator)
+            samples, figures = self._move(samples, generator)
             check = self.terms.check(samples, generator, self._log_r)
-        return samples, {**notes, "agreement": check.ess, "fit_error": check.error}
+        return samples, {**figures, "agreement": check.ess, "fit_error": check.error}
 
-    def _move(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, Any]]:
+    def _move(self, samples: Tensor, generator: torch.Generator) -> tuple[Tensor, dict[str, float]]:
+        """Metropolis moves of the samples under the fitted posterior, and what they did."""
         if self._log_r is None or not self.settings.moves:
             return samples, {}
         log_r = self._log_r

@@ -9,15 +9,14 @@ from typing import Any, overload
 from torch import Tensor
 
 from reprior.adapted import AdaptedPosterior
-from reprior.info import Info
+from reprior.info import HIGH_K, Info
 from reprior.posterior import Posterior
 
 __all__ = ["Update", "Updates", "verdict_of"]
 
-TRUSTED, DOUBTED = 0.8, 0.3  # ESS/N of the weights between exact and fitted sum
-FAR = 1.0  # a shift of the mean by the Metropolis moves, in standard deviations, that they may not have finished
-FEW, VERY_FEW = 20.0, 2.0  # base draws that the carried prior leaves over
-HEAVY = 0.7  # k-hat
+AGREES, DIFFERS = 0.8, 0.3  # relative ESS of the weights between exact and fitted sum: at least, and at least not below
+FAR = 1.0  # standard deviations: a shift of the mean by the Metropolis moves that they may not have finished
+FEW, VERY_FEW = 20.0, 2.0  # effective base draws under the carried prior: their mean is off by .2 sd, or says nothing
 
 
 @dataclass(frozen=True)
@@ -29,7 +28,10 @@ class Update:
         x: the n-th observation, with shape (m,).
         adapted: p(theta | x_1..n) as a posterior adapted to the carried prior, to be asked at x; the base's own for n = 1.
         samples: draws of p(theta | x_1..n), with shape (samples, d). Nuisance parameters are those of the n-th observation.
-        info: how they were drawn.
+        info: how they were drawn; with ``accumulate``, ``info.figures`` holds "agreement" (relative ESS of the weights between
+            the exact sum of log-densities and its fit), "fit_error" (standard deviation of their difference, in nats),
+            "accepted" and "moved" (fraction of accepted Metropolis moves, and how far they shifted the mean, in standard
+            deviations).
         verdict: "ok", or "caution" or "do not trust" with the reason.
     """
 
@@ -72,29 +74,33 @@ class Updates(Sequence[Update]):
         return "\n".join(lines)
 
 
-def verdict_of(info: Info, pool: int) -> str:
-    """A cheap verdict from the figures of one update; `reprior.diagnose` of its adapted posterior says more.
+def verdict_of(info: Info, unchecked: bool = False) -> str:
+    """A quick verdict from the figures of one update; `reprior.diagnose` of its adapted posterior says more.
 
     Arguments:
         info: the info of the update.
-        pool: the number of base draws behind its ESS.
+        unchecked: whether the carried prior was learned from samples, whose errors nothing checks.
     """
-    details = info.details
-    left = details.get("ess", 1.0) * pool
-    few = f"about {left:.0f} of {pool} base draws at this observation agree with those before it"
-    if "agreement" in details:  # the samples were moved under the exact sum: few draws to begin with do no harm
-        agreement, moved = details["agreement"], details.get("moved", 0.0)
-        if agreement < TRUSTED:
-            word = "caution" if agreement >= DOUBTED else "do not trust"
+    if info.log_w is None:
+        return "ok"  # the first observation: the base as it is
+    pool = len(info.log_w)
+    effective = info.relative_ess[0] * pool
+    few = f"about {effective:.0f} of {pool} base draws at this observation agree with those before it"
+    if (
+        "agreement" in info.figures
+    ):  # the samples were moved under the exact sum: few base draws to begin with do no harm
+        agreement, moved = info.figures["agreement"][0], info.figures.get("moved", (0.0,))[0]
+        if agreement < AGREES:
+            word = "caution" if agreement >= DIFFERS else "do not trust"
             how = "differs from the exact one" if agreement > 0 else "could not be compared with the exact one"
-            return f"{word}: the fitted sum of log-densities {how} (ESS/N {agreement:.2f})"
+            return f"{word}: the fitted sum of log-densities {how} (relative ESS {agreement:.2f})"
         if moved > FAR:
-            return f"caution: the guided draws were {moved:.1f} standard deviations off before they were moved"
-        return "ok" if left >= VERY_FEW else f"caution: {few}"
-    if left < FEW:
-        return f"{'caution' if left >= VERY_FEW else 'do not trust'}: {few}"
-    if details.get("k_hat", 0.0) > HEAVY:
-        return f"caution: heavy-tailed weights of the carried prior (k-hat {details['k_hat']:.2f})"
-    if details.get("unchecked"):
+            return f"caution: the draws were {moved:.1f} standard deviations off before they were moved"
+        return "ok" if effective >= VERY_FEW else f"caution: {few}"
+    if effective < FEW:
+        return f"{'caution' if effective >= VERY_FEW else 'do not trust'}: {few}"
+    if info.k_hat[0] > HIGH_K:
+        return f"caution: heavy-tailed weights of the carried prior (k-hat {info.k_hat[0]:.2f})"
+    if unchecked:
         return "caution: the carried prior was learned from samples, and nothing checks the errors that add up"
     return "ok"

@@ -1,41 +1,41 @@
-"""A log ratio as a quadratic plus a few hundred bumps, fitted to exact values: smooth, quick, and additive.
+"""A log ratio as a quadratic plus a few hundred radial basis functions, fitted to exact values.
 
-The base's log-density costs an ODE a point, and guidance asks for log r and its gradient many thousand times. In
+The base's log-density costs an ODE a point, and a method asks for log r and its gradient many thousand times. In
 coordinates u that are white over a region of theta, the values of one observation are fitted with
 
     y(u) = c + h' u - u' L u / 2 + sum_j w_j exp(-|u - u_j|^2 / (2 l^2))
 
-the quadratic by least squares, with L not negative, then the bumps by ridge regression on what it leaves. The
-coefficients (c, h, L, w) of several observations in one frame add up to one function of the same cost, however many there
-are. Away from the region the bumps vanish and the quadratic stays, which cannot grow. The width l and the ridge are those
-with the least error on held-out values; no bumps at all is among the choices.
+the quadratic by least squares, with L not negative, then the bumps (the sum over j) by ridge regression on its residual.
+The coefficients (c, h, L, w) of several observations in one frame add up to one function of the same cost, however many
+there are. Away from the region the bumps vanish and the quadratic stays, which cannot grow. The width l and the ridge are
+those with the least error on held-out values; no bumps at all is among the choices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from reprior.sequential.coordinates import COORDINATES
+from reprior.sequential.coordinates import Coordinates, coordinates_of, named
 from reprior.standardizer import Standardizer
 
-__all__ = ["CarriedRatio", "Frame", "coordinates_of", "fit"]
+__all__ = ["CarriedRatio", "Frame", "choose", "fit"]
 
-BUMPS = 250
-WIDTHS = (0.35, 0.7, 1.4, 2.8)  # of the bumps, times sqrt(c) whitened units
-RIDGES = (1e-9, 1e-7, 1e-4)
-HELD = 0.2
-DROP = 60.0  # values this far below the largest are left out of a fit
-CLOSE = 1e-3  # an error of the quadratic alone that needs no bumps
+BUMPS = 250  # enough to follow a bent ridge in six parameters; the cost of log r grows with them
+WIDTHS = (0.35, 0.7, 1.4, 2.8)  # of the bumps that are tried, times sqrt(c) whitened units
+RIDGES = (1e-9, 1e-7, 1e-4)  # that are tried, a value of the fit being of order one
+HELD_OUT = 0.2  # the part of the values that chooses width and ridge
+DEEPEST = 60.0  # nats: values this far below the largest one have no weight, and would bend the quadratic
+CLOSE = 1e-3  # nats: an error of the quadratic alone that needs no bumps
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Coordinates and bump centres over a region.
+    """White coordinates and bump centres over a region.
 
     Attributes:
         centre: the middle of the region, with shape (c,).
@@ -65,10 +65,10 @@ class Frame:
     def design(self, theta: Tensor, width: float) -> Tensor:
         """The regressors at theta, with shape (n, c): constant, linear, quadratic, bumps."""
         u = self.white(theta)
-        return torch.cat([_plain(u), _bumps(u, self.bumps, width)], -1)
+        return torch.cat([_monomials(u), _bumps(u, self.bumps, width)], -1)
 
 
-def _plain(u: Tensor) -> Tensor:
+def _monomials(u: Tensor) -> Tensor:
     """1, u and the products u_i u_j (i <= j), with shape (*, columns)."""
     i, j = torch.triu_indices(u.shape[-1], u.shape[-1])
     return torch.cat([torch.ones_like(u[..., :1]), u, u[..., i] * u[..., j]], -1)
@@ -80,80 +80,69 @@ def _bumps(u: Tensor, bumps: Tensor, width: float | Tensor) -> Tensor:
     return torch.exp(-square.clamp(min=0) / (2 * width**2))
 
 
-def _quadratic(u: Tensor, y: Tensor, least: float) -> Tensor:
-    """The coefficients of the quadratic, by least squares; curvatures L are raised to ``least``, the rest fitted again."""
+def _quadratic(u: Tensor, y: Tensor, lowest: float) -> Tensor:
+    """The coefficients of the quadratic, by least squares; curvatures L are raised to `lowest`, the rest fitted again."""
     d = u.shape[1]
     i, j = torch.triu_indices(d, d)
-    full = torch.linalg.lstsq(_plain(u), y.unsqueeze(1)).solution[1 + d :, 0]
+    full = torch.linalg.lstsq(_monomials(u), y.unsqueeze(1)).solution[1 + d :, 0]
     upper = torch.zeros(d, d, dtype=torch.float64)
     upper[i, j] = full
     values, vectors = torch.linalg.eigh(-(upper + upper.T))
-    L = vectors @ torch.diag(values.clamp(min=least)) @ vectors.T
-    left = y + ((u @ L) * u).sum(-1) / 2
-    low = torch.linalg.lstsq(_plain(u)[:, : 1 + d], left.unsqueeze(1)).solution[:, 0]
+    L = vectors @ torch.diag(values.clamp(min=lowest)) @ vectors.T
+    residual = y + ((u @ L) * u).sum(-1) / 2
+    low = torch.linalg.lstsq(_monomials(u)[:, : 1 + d], residual.unsqueeze(1)).solution[:, 0]
     return torch.cat([low, torch.where(i == j, -L[i, j] / 2, -L[i, j])])
 
 
-def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float, least: float) -> Tensor:
+def fit(frame: Frame, theta: Tensor, values: Tensor, width: float, ridge: float, lowest: float) -> Tensor:
     """The coefficients, with shape (columns,), of values at theta, with shapes (n,) and (n, c).
 
     Arguments:
         width: of the bumps.
         ridge: the ridge; infinity for no bumps.
-        least: the least curvature L of the quadratic, in whitened units: above zero, the function falls on all sides.
+        lowest: the lowest curvature L of the quadratic, in whitened units: above zero, the function falls on all sides.
     """
-    u, left, quadratic = _without_quadratic(frame, theta, values, least)
+    u, residual, quadratic = _minus_quadratic(frame, theta, values, lowest)
     if ridge == torch.inf:
         return torch.cat([quadratic, quadratic.new_zeros(len(frame.bumps))])
-    return torch.cat([quadratic, *_ridge(_bumps(u, frame.bumps, width), left, [ridge])])
+    return torch.cat([quadratic, *_ridge(_bumps(u, frame.bumps, width), residual, [ridge])])
 
 
-def _without_quadratic(frame: Frame, theta: Tensor, values: Tensor, least: float) -> tuple[Tensor, Tensor, Tensor]:
-    """u of the points that are fitted, what the quadratic leaves of their values, and its coefficients."""
-    keep = values > values.max() - DROP
+def _minus_quadratic(frame: Frame, theta: Tensor, values: Tensor, lowest: float) -> tuple[Tensor, Tensor, Tensor]:
+    """u of the points that are fitted, their values minus the quadratic, and its coefficients."""
+    keep = values > values.max() - DEEPEST
     u, y = frame.white(theta[keep]), values[keep].double()
-    quadratic = _quadratic(u, y, least)
-    return u, y - _plain(u) @ quadratic, quadratic
+    quadratic = _quadratic(u, y, lowest)
+    return u, y - _monomials(u) @ quadratic, quadratic
 
 
-def _ridge(a: Tensor, left: Tensor, ridges: Sequence[float]) -> list[Tensor]:
+def _ridge(a: Tensor, residual: Tensor, ridges: Sequence[float]) -> list[Tensor]:
     """The coefficients of the bumps for each ridge, each with shape (B,); a: the bumps at the points, with shape (n, B)."""
     eye = torch.eye(a.shape[1], dtype=torch.float64)
-    square, right = a.T @ a, a.T @ left
+    square, right = a.T @ a, a.T @ residual
     return [torch.linalg.solve(square + ridge * len(a) * eye, right) for ridge in ridges]
 
 
 def choose(
-    frame: Frame, theta: Tensor, values: Tensor, least: float, generator: torch.Generator
+    frame: Frame, theta: Tensor, values: Tensor, lowest: float, generator: torch.Generator
 ) -> tuple[float, float]:
-    """The width and the ridge with the least held-out error."""
+    """The width and the ridge with the least held-out error; arguments as in `fit`."""
     order = torch.randperm(len(theta), generator=generator)
-    cut = int(HELD * len(theta))
+    cut = int(HELD_OUT * len(theta))
     held, kept = order[:cut], order[cut:]
-    held = held[values[held] > values.max() - DROP]
-    u, left, quadratic = _without_quadratic(frame, theta[kept], values[kept], least)
+    held = held[values[held] > values.max() - DEEPEST]
+    u, residual, quadratic = _minus_quadratic(frame, theta[kept], values[kept], lowest)
     here = frame.white(theta[held])
-    open_ = values[held] - _plain(here) @ quadratic  # what bumps have to give
-    best, chosen = float(open_.square().mean().sqrt()), (1.0, torch.inf)
+    wanted = values[held] - _monomials(here) @ quadratic  # of the bumps
+    best, chosen = float(wanted.square().mean().sqrt()), (1.0, torch.inf)
     for width in (w * theta.shape[1] ** 0.5 for w in WIDTHS):
-        found = _ridge(_bumps(u, frame.bumps, width), left, RIDGES)
-        there = _bumps(here, frame.bumps, width)
+        found = _ridge(_bumps(u, frame.bumps, width), residual, RIDGES)
+        at_held = _bumps(here, frame.bumps, width)
         for ridge, weights in zip(RIDGES, found, strict=True):
-            error = float((there @ weights - open_).square().mean().sqrt())
-            if best > CLOSE and error < 0.95 * best:
+            error = float((at_held @ weights - wanted).square().mean().sqrt())
+            if best > CLOSE and error < 0.95 * best:  # bumps have to be worth it
                 best, chosen = error, (width, ridge)
     return chosen
-
-
-def coordinates_of(theta: Tensor, scale: Standardizer, name: str) -> Tensor:
-    """The coordinates of theta, with shape (*, d), in double precision.
-
-    Arguments:
-        theta: parameters in the user's units.
-        scale: the standardisation of theta.
-        name: "theta", standardised, or the name of other coordinates.
-    """
-    return scale.forward(theta).double() if name == "theta" else COORDINATES[name](theta.double())
 
 
 class CarriedRatio(nn.Module):
@@ -163,7 +152,7 @@ class CarriedRatio(nn.Module):
         scale: the standardisation of theta.
         carried: the indices of the carried parameters (or coordinates), with shape (c,).
         bumps: the number of bumps.
-        coordinates: "theta", standardised, or the name of other coordinates.
+        coordinates: what the fit is a function of; standardised theta if None.
     """
 
     scale: Standardizer
@@ -174,7 +163,7 @@ class CarriedRatio(nn.Module):
     width: Tensor
     coefficients: Tensor
 
-    def __init__(self, scale: Standardizer, carried: Tensor, bumps: int, coordinates: str = "theta"):
+    def __init__(self, scale: Standardizer, carried: Tensor, bumps: int, coordinates: Coordinates | None = None):
         super().__init__()
         self.scale, self.coordinates = scale, coordinates
         c = len(carried)
@@ -193,7 +182,7 @@ class CarriedRatio(nn.Module):
         frame: Frame,
         width: float,
         coefficients: Tensor,
-        coordinates: str = "theta",
+        coordinates: Coordinates | None = None,
     ) -> CarriedRatio:
         """From a frame and its coefficients."""
         count = len(frame.bumps) if bool(coefficients[-len(frame.bumps) :].any()) else 0
@@ -208,12 +197,27 @@ class CarriedRatio(nn.Module):
         z = coordinates_of(theta, self.scale, self.coordinates)[..., self.carried]
         u = (z - self.centre) @ self.whiten
         plain = len(self.coefficients) - len(self.bumps)
-        value = _plain(u) @ self.coefficients[:plain]
+        value = _monomials(u) @ self.coefficients[:plain]
         if len(self.bumps):  # in single precision: they are small beside the quadratic
             bumps = _bumps(u.float(), self.bumps.float(), self.width.float())
             value = value + bumps @ self.coefficients[plain:].float()
         return value.to(theta.dtype)
 
     def config(self) -> dict[str, Any]:
-        """The plain data that rebuilds the module, beside its tensors."""
-        return {"carried": self.carried.tolist(), "bumps": len(self.bumps), "coordinates": self.coordinates}
+        """The plain data that `from_config` needs; the tensors are those of `state_dict`."""
+        name = None if self.coordinates is None else self.coordinates.name
+        return {"carried": self.carried.tolist(), "bumps": len(self.bumps), "coordinates": name}
+
+    @classmethod
+    def from_config(
+        cls, scale: Standardizer, config: Mapping[str, Any], coordinates: Coordinates | None = None
+    ) -> CarriedRatio:
+        """The module that `config` describes, without its tensors.
+
+        Arguments:
+            scale: the standardisation of theta.
+            config: the plain data.
+            coordinates: the object of the name in `config`, if there is one.
+        """
+        carried = torch.tensor(config["carried"], dtype=torch.long)
+        return cls(scale, carried, config["bumps"], named(config["coordinates"], coordinates))

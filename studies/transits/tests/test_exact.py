@@ -2,15 +2,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from needs import needs_pytransit
 
 from reprior.errors import InputError
 from reprior_transits.exact import ExactLikelihood, exact_steps
 from reprior_transits.exact_run import stored_exact
 from reprior_transits.transit import TransitSimulator
 from reprior_transits.transit_prior import MEAN, STD
-
-needs_pytransit()
 
 TRUTH = torch.tensor([0.12, 9.0, 88.0, 3.5, 0.0, 0.35, 0.18, 0.001])
 

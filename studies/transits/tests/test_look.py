@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from needs import needs_pytransit
 
 import reprior_transits.base as module
 from reprior import priors
@@ -13,7 +12,6 @@ from reprior_transits.targets import TARGETS
 from reprior_transits.transit import random_gaps
 from reprior_transits.transit_prior import gaussian_prior
 
-needs_pytransit()
 LOOK = Look(depth=(0.005, 0.02), duration=(0.05, 0.1), noise=(0.0005, 0.0015), middle=(-0.05, 0.05))
 SETTINGS = BaseSettings(look=LOOK)
 

@@ -9,8 +9,6 @@ from reprior.errors import InputError
 from reprior_transits import photometry as ph
 from reprior_transits.period import Ephemeris
 
-pytest.importorskip("pandas", reason="the extra reprior[lightcurve] is not installed")
-
 
 def middle_depth(curve, truth):
     """1 - mean flux in the flat middle of the transits, over the mean within 0.2 d outside them."""
@@ -118,20 +116,3 @@ def test_a_light_curve_refuses_broken_arrays():
         replace(good, flux=np.array([1.0, np.nan]))
     with pytest.raises(InputError, match=r"flux must have shape \(2,\)"):
         replace(good, flux=np.ones(3))
-
-
-def test_a_missing_extra_says_what_to_install():
-    with pytest.raises(ImportError, match=r"pip install 'reprior\[lightcurve\]'"):
-        ph.load("a_module_that_does_not_exist")
-
-
-def test_an_import_that_lost_a_race_for_a_file_is_made_again(tmp_path, monkeypatch):
-    stamp = tmp_path / "stamp"
-    source = f"from pathlib import Path\nstamp = Path({str(stamp)!r})\nhere = stamp.exists()\nstamp.touch()\n"
-    (tmp_path / "stamped_once_a_day.py").write_text(
-        source + "if not here:\n    raise FileNotFoundError('the file of a day')\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert ph.load("stamped_once_a_day").here
-    with pytest.raises(ImportError, match=r"no_such_module is missing: pip install 'reprior\[lightcurve\]'"):
-        ph.load("no_such_module")

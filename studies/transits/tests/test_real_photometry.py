@@ -12,15 +12,14 @@ from reprior_transits.photometry import detrend, normalise, scatter
 from reprior_transits.targets import target
 from reprior_transits.windows import cut_windows
 
-TESS = Path(__file__).resolve().parents[3] / "shared" / "tess"
+TESS = Path(__file__).resolve().parents[4] / "shared" / "tess"
 FILES = {
     "wasp-126": "wasp126_tess_s01_120s.csv",
     "wasp-39": "wasp39_tess_s51_120s.csv",
     "gj-436": "gj436_tess_s22_s49_120s_windows.csv",
 }
-pytest.importorskip("lightkurve", reason="the extra reprior[lightcurve] is not installed")
 pytestmark = pytest.mark.skipif(
-    not TESS.is_dir(), reason=f"no real photometry at {TESS}: see the data notes in the docs"
+    not TESS.is_dir(), reason=f"no TESS light curves at {TESS}: they are kept beside the repository, not in it"
 )
 
 

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from needs import needs_pytransit
 from typer.testing import CliRunner
 
 from reprior import cli
 from reprior.diagnostics import DiagnoseSettings
 from reprior.errors import InputError
 from reprior.methods.rejuvenate import RejuvenateSettings
+from reprior.sequential.settings import AccumulateSettings
 from reprior_transits import study as module
 from reprior_transits.base import BaseSettings, encode, get_base, simulate_windows
 from reprior_transits.look import Look
@@ -23,9 +23,6 @@ from reprior_transits.study import StudySettings, run_study
 from reprior_transits.targets import Reference, Target
 from reprior_transits.transit import TransitSimulator
 from reprior_transits.windows import Photometry, Windows
-from reprior.sequential.settings import AccumulateSettings
-
-needs_pytransit()
 
 TRUTH = torch.tensor([0.12, 9.0, 88.0, 3.5, 0.0, 0.35, 0.18, 0.001])
 REFERENCE = Reference(

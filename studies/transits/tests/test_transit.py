@@ -3,14 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from needs import needs_pytransit
 
 from reprior import priors
 from reprior.errors import InputError
+from reprior_transits import transit as module
 from reprior_transits.transit import TransitSimulator, random_gaps
 from reprior_transits.transit_prior import MEAN, TransitPrior, impact_parameter, physical
-
-needs_pytransit()
 
 FULL = [0.12, 9.0, 88.0, 3.5, 0.01, 0.35, 0.18, 0.001]
 GRAZING = [0.15, 9.0, 83.3, 3.5, -0.02, 0.30, 0.20, 0.001]
@@ -128,3 +126,17 @@ def test_random_gaps_are_runs_at_an_edge_or_inside():
     assert single.double().mean() == pytest.approx(0.01, abs=4 * (0.01 / (4_000 * 128)) ** 0.5)
     with pytest.raises(InputError, match=r"edge, inside and single must lie in \[0, 1\]; got 2, 0.3 and"):
         random_gaps(1, 128, seed=0, edge=2)
+
+
+def test_an_import_that_lost_a_race_for_a_file_is_made_again(monkeypatch):
+    real, calls = module.import_module, []
+
+    def fails_once(name):
+        calls.append(name)
+        if len(calls) == 1:
+            raise FileNotFoundError("the file of a day")
+        return real(name)
+
+    monkeypatch.setattr(module, "import_module", fails_once)
+    assert module.transit_model(np.linspace(-0.1, 0.1, 5), 0.01, 1) is not None
+    assert calls == ["pytransit", "pytransit"]

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from reprior.io import write_rows
 from reprior_transits.tables import (
     INTEREST,
     error_rows,
@@ -16,7 +17,6 @@ from reprior_transits.tables import (
 )
 from reprior_transits.targets import Reference
 from reprior_transits.transit_prior import MEAN, STD
-from reprior.io import write_rows
 
 PUBLISHED = Reference(k=0.1, a=10.0, inc=87.5, period=3.6, source="made up")
 FIT = Reference(k=0.1, a=10.0, inc=87.5, period=3.6, source="made up", k_error=0.03, a_error=4.0)

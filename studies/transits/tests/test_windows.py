@@ -12,8 +12,6 @@ from reprior_transits.period import Ephemeris, Search, find_period, fit_ephemeri
 from reprior_transits.targets import TARGETS, target
 from reprior_transits.windows import WindowSettings, cut_windows, process
 
-pytest.importorskip("astropy", reason="the extra reprior[lightcurve] is not installed")
-
 
 def flat(star, seed=0, **observe):
     return ph.normalise(star.observe(seed=seed, **observe))

@@ -12,7 +12,7 @@ the dip (`profile`). The series are
 
 0.001 is the prior's mean noise, so y is linear in the noise and logarithmic in the depth: a radius ratio is known to a few
 per cent whatever the depth, and arsinh gives each per cent the same size. A missing point is filled with the level out of
-transit and marked in the second series; as the network learns from windows with gaps, it learns to ignore the fill.
+transit and flagged in the second series; as the network learns from windows with gaps, it learns to ignore the fill.
 
 The prior has no limits, and 0.8 % of its draws are no star and planet (see `transit_prior`); they have no light curve and
 are left out, so the base is trained on the prior within its limits. Inclinations above 90 degrees are mirror images: fold
@@ -31,27 +31,27 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from reprior import priors
-from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior_transits.look import Look
-from reprior_transits.profile import PROFILE, profile
-from reprior_transits.summaries import SUMMARIES, summaries
-from reprior_transits.transit import TransitSimulator, random_gaps
-from reprior_transits.transit_prior import PARAMETERS, gaussian_prior
 from reprior.loading import load
 from reprior.networks.embedding import Embedding
+from reprior.networks.fit import Training
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.noise import NoiseLaw
 from reprior.posterior import Posterior
 from reprior.simulations import Simulations
 from reprior.trainer import train
+from reprior_transits.look import Look
+from reprior_transits.profile import PROFILE, profile
+from reprior_transits.summaries import SUMMARIES, summaries
+from reprior_transits.transit import TransitSimulator, random_gaps
+from reprior_transits.transit_prior import PARAMETERS, gaussian_prior
 
 __all__ = ["BaseSettings", "encode", "get_base", "simulate_windows"]
 
-FLUX_SCALE = 1e-3
+FLUX_SCALE = 1e-3  # relative flux: the prior's mean noise of a point
 DRAWS = 500_000  # of the prior at once, where only some of them are simulated
-PATIENCE = 2_000
-LAW = NoiseLaw(log_mean=-1.6, log_std=1.6)
+ROUNDS = 2_000  # of such draws, until a look is given up
+LAW = NoiseLaw(log_mean=-1.6, log_std=1.6)  # lower noise levels than the default: these posteriors are narrow
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def simulate_windows(settings: BaseSettings, n: int, seed: int, progress: bool =
     seeds = np.random.default_rng(seed)
     parts, kept, dropped = [], 0, 0
     with tqdm(total=n, desc="windows that look so", disable=not progress) as bar:
-        for _ in range(PATIENCE):
+        for _ in range(ROUNDS):
             own = int(seeds.integers(2**40))
             theta = priors.sample(prior, DRAWS, own)
             theta = theta[settings.look.possible(theta)]
@@ -158,7 +158,7 @@ def simulate_windows(settings: BaseSettings, n: int, seed: int, progress: bool =
             if kept >= n:
                 break
         else:
-            raise InputError(f"of {PATIENCE * DRAWS} draws of the prior only {kept} look like {settings.look}")
+            raise InputError(f"of {ROUNDS * DRAWS} draws of the prior only {kept} look like {settings.look}")
     theta, x = (torch.cat(part)[:n] for part in zip(*parts, strict=True))
     return Simulations(theta, x, prior, PARAMETERS, dropped=dropped)
 
@@ -174,7 +174,10 @@ def _windows(settings: BaseSettings, theta: Tensor, seed: int) -> tuple[Tensor, 
 def get_base(settings: BaseSettings, folder: str | Path, progress: bool = True) -> Posterior:
     """The base: read from the folder, or simulated, trained and written there (without its simulations).
 
-    A killed training goes on from its checkpoint, which is removed when the base is written.
+    Arguments:
+        settings: which base.
+        folder: the base is kept there, and a training that was stopped goes on from there.
+        progress: show progress bars.
     """
     path = Path(folder) / f"{settings.name}.safetensors"
     if path.exists():

@@ -1,4 +1,4 @@
-"""`reprior lightcurve`: transit light curves, from photometry to the posterior after each transit."""
+"""`reprior-transits`: from photometry to the posterior after each transit."""
 
 from __future__ import annotations
 
@@ -9,11 +9,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from reprior.errors import RepriorError
+from reprior_transits.targets import TARGETS
+from reprior_transits.targets import target as find
+
 if TYPE_CHECKING:
     from reprior_transits.targets import Target
     from reprior_transits.windows import Photometry
 
-app = typer.Typer(help="Transit light curves: the posterior after each transit.", no_args_is_help=True)
+app = typer.Typer(
+    help="Transit light curves: the posterior after each transit.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
 console = Console()
 
 
@@ -21,7 +30,9 @@ TargetName = Annotated[str, typer.Option(help="A built-in target: wasp-39, wasp-
 Data = Annotated[
     Path | None, typer.Option(help="Its light curve, CSV or FITS; downloaded with lightkurve if left out.")
 ]
-Out = Annotated[Path, typer.Option(help="Folder of the studies; each target has its own in it.")]
+Folder = Annotated[
+    Path, typer.Option(help="Folder of the studies, one folder a target: results, and what a stopped run goes on from.")
+]
 Seed = Annotated[int, typer.Option(help="Seed.")]
 Threads = Annotated[int, typer.Option(help="Torch threads; more than one is slower on busy cores.")]
 
@@ -29,8 +40,6 @@ Threads = Annotated[int, typer.Option(help="Torch threads; more than one is slow
 @app.command()
 def targets() -> None:
     """List the built-in targets with their published values."""
-    from reprior_transits.targets import TARGETS
-
     table = Table(title="Targets")
     for column in ("name", "planet", "k", "a/Rs", "inc (deg)", "P (d)", "source"):
         table.add_column(column)
@@ -44,14 +53,14 @@ def targets() -> None:
 def run(
     target: TargetName,
     data: Data = None,
-    out: Out = Path("lightcurve"),
+    folder: Folder = Path("transits"),
     bases: Annotated[
-        Path | None, typer.Option(help="Folder of base models (trained where missing); OUT/bases if left out.")
+        Path | None, typer.Option(help="Folder of base models (trained where missing); FOLDER/bases if left out.")
     ] = None,
     samples: Annotated[int, typer.Option(help="Posterior samples after each transit.")] = 5_000,
-    competitor: Annotated[list[str], typer.Option(help="Methods to run beside accumulate: priorguide_mc, ratio.")] = [
-        "priorguide_mc"
-    ],
+    competitor: Annotated[
+        list[str], typer.Option(help="Run beside accumulate: ratio, or priorguide_mc (which needs reprior-bench).")
+    ] = [],
     exact: Annotated[
         int, typer.Option(help="Samples of the exact posterior, for comparison; 0 leaves it out.")
     ] = 1_000,
@@ -67,11 +76,11 @@ def run(
     from reprior_transits.study import StudySettings, competitor_settings, run_study
 
     torch.set_num_threads(threads)
-    known, photometry, folder = _windows(target, data, out)
+    known, photometry, own = _windows(target, data, folder)
     base = BaseSettings(known.windows.half_width, simulations=simulations, steps=steps, look=known.look)
     methods = competitor_settings(competitor)
     settings = StudySettings(base, competitors=methods, samples=samples, exact=exact, seed=seed)
-    study = run_study(known, photometry, folder, settings, bases)
+    study = run_study(known, photometry, own, settings, bases or folder / "bases")
     typer.echo(str(study.updates))
     _show(study.files)
 
@@ -80,7 +89,7 @@ def run(
 def exact(
     target: TargetName,
     data: Data = None,
-    out: Out = Path("lightcurve"),
+    folder: Folder = Path("transits"),
     samples: Annotated[int, typer.Option(help="Samples after each transit.")] = 1_000,
     seed: Seed = 0,
     threads: Threads = 1,
@@ -91,22 +100,29 @@ def exact(
     from reprior_transits.exact_run import run_exact
 
     torch.set_num_threads(threads)
-    _show(run_exact(*_windows(target, data, out), samples, seed))
+    _show(run_exact(*_windows(target, data, folder), samples, seed))
 
 
-def _windows(target: str, data: Path | None, out: Path) -> tuple[Target, Photometry, Path]:
-    """The target, its windows and the folder of its study."""
-    from reprior_transits.targets import target as find
-
+def _windows(target: str, data: Path | None, folder: Path) -> tuple[Target, Photometry, Path]:
+    """The target, its windows and the folder of its own study."""
     known = find(target)
     photometry = known.process(known.download() if data is None else known.read(data))
     windows = photometry.windows
     console.print(f"{known.planet}: {len(windows)} windows, period {photometry.ephemeris.period:.6f} d")
     for one in windows.rejected:
         console.print(f"left out: {one.mid_time:.4f}: {one.reason}")
-    return known, photometry, out / "-".join(known.name.lower().split())
+    return known, photometry, folder / "-".join(known.name.lower().split())
 
 
 def _show(written: dict[str, Path]) -> None:
     for name, path in written.items():
         console.print(f"{name}: {path}", soft_wrap=True)
+
+
+def main() -> None:
+    """The entry point: errors that are raised on purpose are shown as one line, without a traceback."""
+    try:
+        app()
+    except (RepriorError, FileNotFoundError) as error:
+        Console(stderr=True).print(f"error: {error}", style="red", markup=False)
+        raise SystemExit(2) from error

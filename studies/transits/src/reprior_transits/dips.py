@@ -29,9 +29,9 @@ from reprior_transits.photometry import Array, LightCurve, running_median, scatt
 
 __all__ = ["find_dip", "find_dips", "observed_cycles", "refine", "rough_flatten"]
 
-BRIDGE = 3  # cadences
-LENGTH = 1.5  # of the filter, in durations
-DEEP = 4.0  # sigma
+BRIDGE = 3  # cadences in a row that may be missing
+LENGTH = 1.5  # of the filter, in durations: the least error of the mid-time, see above
+DEEP = 4.0  # sigma of the smoothed flux: the least depth of a dip
 
 
 def rough_flatten(curve: LightCurve, window: float = 1.0) -> LightCurve:
@@ -96,9 +96,10 @@ def refine(curve: LightCurve, ephemeris: Ephemeris, search: float) -> Ephemeris:
     }
     found: list[float] = []
     for sector in sorted(distance, key=distance.__getitem__):
-        reach = min(search, ephemeris.period / 2)
         rows = curve.sector == sector
-        dips = np.array([*find_dips(curve.keep(rows), ephemeris, reach).values()], dtype=float)
+        dips = np.array(
+            [*find_dips(curve.keep(rows), ephemeris, min(search, ephemeris.period / 2)).values()], dtype=float
+        )
         # A dip of noise, where the transit itself fell in a gap, lies away from the others.
         late = ephemeris.phase(dips := dips[np.isfinite(dips)])
         if len(dips) > 0:
@@ -115,7 +116,7 @@ def refine(curve: LightCurve, ephemeris: Ephemeris, search: float) -> Ephemeris:
 
 
 def _smooth(time: Array, flux: Array, cadence: float, length: int) -> Array:
-    # Savitzky-Golay on each stretch without a long gap; NaN where a stretch is shorter than the filter.
+    """Savitzky-Golay on each stretch without a long gap; NaN where a stretch is shorter than the filter."""
     out = np.full(len(time), np.nan)
     if len(time) == 0:
         return out
@@ -129,5 +130,6 @@ def _smooth(time: Array, flux: Array, cadence: float, length: int) -> Array:
 
 
 def _vertex(time: Array, flux: Array) -> tuple[float, float]:
+    """Where a fitted parabola has its extremum, and its curvature."""
     c, b, _ = np.polyfit(time, flux, 2)
     return (-b / (2 * c) if c != 0 else float("nan")), float(c)

@@ -1,7 +1,7 @@
 """The exact posterior after each window, from the likelihood: what the sequential update approximates.
 
-The noise of a window is Gaussian and independent, so its likelihood is known. With S_n(theta, t0) the sum of squares left
-by the light curve of theta = (k, a, inc, P, u1, u2) over the m_n points of window n, and the window's own midpoint and
+The noise of a window is Gaussian and independent, so its likelihood is known. With S_n(theta, t0) the sum of squared
+residuals of the light curve of theta = (k, a, inc, P, u1, u2) over the m_n points of window n, and the window's own midpoint and
 noise integrated out under their priors,
 
     L_n(theta) = sum over t0 of p(t0)  sum over sigma of p(sigma) sigma^-m_n exp(-S_n(theta, t0) / (2 sigma^2)).
@@ -21,25 +21,25 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from reprior import priors
 from reprior.errors import InputError
-from reprior_transits.known_period import redraw_period
-from reprior_transits.photometry import load
-from reprior_transits.transit_prior import MEAN, PARAMETERS, STD, TransitPrior, fold_inclination, physical
 from reprior.sequential.moves import difference_moves
-from reprior.weights import share
+from reprior.weights import multinomial, temper_step
+from reprior_transits.known_period import redraw_period
+from reprior_transits.transit import transit_model
+from reprior_transits.transit_prior import MEAN, PARAMETERS, STD, TransitPrior, fold_inclination, physical
 
 __all__ = ["ExactLikelihood", "exact_steps"]
 
-SHARED = [i for i, name in enumerate(PARAMETERS) if name not in ("t0", "sigma")]
 T0, SIGMA = PARAMETERS.index("t0"), PARAMETERS.index("sigma")
 STEP = 4e-4  # days, of the t0 grid: at most the standard error of a midpoint
-REACH = 0.015  # days, of the t0 grid each side
-FAR = 0.2  # days: transits whose light curve reaches further are cut there
+LARGEST_T0 = 0.015  # days, of the t0 grid: windows are centred on their dips far better than that
+HALF_TRANSIT = 0.2  # days from mid-transit: the light curve is 1 beyond (a longer transit is cut there)
 NODES = 24  # of the integral over sigma
-ROWS = 500
-LEAST = 0.3  # ESS/N that a power of L_n must leave
+ROWS = 500  # light curves at once, which bounds the memory
+LOWEST_ESS = 0.3  # the relative ESS that a power of L_n keeps, of 1,000 samples or fewer
 
 
 class ExactLikelihood:
@@ -57,15 +57,14 @@ class ExactLikelihood:
         points = x.shape[1]
         width = 2 * half_width / points
         fine = 2 * math.ceil(width / STEP / 2)  # steps in a bin; even, so that bin centres lie on the grid
-        shifts = torch.arange(-round(REACH * fine / width), round(REACH * fine / width) + 1)
+        shifts = torch.arange(-round(LARGEST_T0 * fine / width), round(LARGEST_T0 * fine / width) + 1)
         centres = torch.arange(points) * fine + fine // 2 - points * fine // 2
-        near = centres.abs() * (width / fine) <= FAR
+        near = centres.abs() * (width / fine) <= HALF_TRANSIT
         centres = centres[near]
         self.index = (centres - shifts.unsqueeze(1)).abs()  # steps from mid-transit, with shape (G, points)
         self.t0 = shifts.double() * (width / fine)
         times = np.arange(int(self.index.max()) + 1, dtype=np.float64) * (width / fine)
-        self.model: Any = load("pytransit").QuadraticModel(interpolate=False)
-        self.model.set_data(times, nsamples=supersample, exptimes=width)
+        self.model: Any = transit_model(times, width, supersample)
         present, depth = ~torch.isnan(x), (1 - x.double()).nan_to_num(0.0)
         self.count, self.outside = present.sum(1).double(), depth[:, ~near].square().sum(1)
         self.present, self.depth = present[:, near].float(), depth[:, near].float()
@@ -92,15 +91,21 @@ class ExactLikelihood:
         )
         curve = (1 - torch.from_numpy(np.reshape(flux, (len(theta), -1)))).float()[:, self.index]  # (n, G, points)
         present, depth = self.present[:windows], self.depth[:windows]
-        left = depth.square().sum(1) - 2 * curve @ depth.T + curve**2 @ present.T  # (n, G, windows)
-        left = left.double() + self.outside[:windows]
+        squares = depth.square().sum(1) - 2 * curve @ depth.T + curve**2 @ present.T  # (n, G, windows)
+        squares = squares.double() + self.outside[:windows]
         weight = _gauss(self.sigma, SIGMA) + (1 - self.count[:windows, None]) * self.sigma.log()
-        over_sigma = torch.logsumexp(weight - left.unsqueeze(-1) / (2 * self.sigma**2), -1)
+        over_sigma = torch.logsumexp(weight - squares.unsqueeze(-1) / (2 * self.sigma**2), -1)
         return torch.logsumexp(over_sigma + _gauss(self.t0, T0).unsqueeze(-1), 1)
 
 
 def exact_steps(
-    x: Tensor, half_width: float, samples: int = 1_000, moves: int = 8, seed: int = 0, first: int = 4_000
+    x: Tensor,
+    half_width: float,
+    samples: int = 1_000,
+    moves: int = 8,
+    first: int = 4_000,
+    seed: int = 0,
+    progress: bool = False,
 ) -> list[Tensor]:
     """Samples of the exact posterior after each window.
 
@@ -109,8 +114,9 @@ def exact_steps(
         half_width: of the windows, in days.
         samples: the number of samples after each window.
         moves: Metropolis moves of each sample at each stage.
-        seed: of the samples.
         first: draws of the prior that the first window is weighted on.
+        seed: the same seed gives the same samples on the same machine.
+        progress: show a progress bar.
 
     Returns: theta after each window, inc <= 90, each with shape (samples, 8); t0 and sigma are those of the prior's mean.
     """
@@ -119,13 +125,12 @@ def exact_steps(
     theta = priors.sample(prior, first, seed)
     theta[:, T0], theta[:, SIGMA] = MEAN[T0], MEAN[SIGMA]
     steps = []
-    for n in range(1, len(x) + 1):
+    for n in tqdm(range(1, len(x) + 1), desc="exact posteriors", disable=not progress):
         done = 0.0
         logs = likelihood(theta, n)[:, -1]
         while done < 1:
-            power = _power(logs, 1 - done)
-            weight = torch.softmax(power * logs, 0)
-            theta = theta[torch.multinomial(weight, samples, replacement=True, generator=generator)]
+            power = temper_step(logs, 1 - done, LOWEST_ESS * min(1.0, 1_000 / len(logs)))
+            theta = theta[multinomial(power * logs, samples, generator)]
             done = min(1.0, done + power)
             scale = torch.ones(n, dtype=torch.float64)
             scale[-1] = done
@@ -144,23 +149,13 @@ def exact_steps(
 
 
 def _redraw(likelihood: ExactLikelihood, theta: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
-    # A Metropolis move whose proposal is the conditional of P given v and b: what is left is the ratio of likelihoods.
+    """A Metropolis move whose proposal is the conditional of P given v and b: it is accepted by the ratio of likelihoods."""
     there = redraw_period(theta, generator)
     logs, here = ((likelihood(one, len(scale)) * scale).sum(1) for one in (there, theta))
     take = torch.rand(len(theta), generator=generator).log() < logs - here
     return torch.where(take.unsqueeze(-1), there, theta)
 
 
-def _power(logs: Tensor, most: float) -> float:
-    # The largest power of the weights, up to `most`, that leaves the ESS/N high enough.
-    if share(most * logs) >= LEAST * min(1.0, 1_000 / len(logs)):
-        return most
-    low, high = 0.0, most
-    for _ in range(40):
-        middle = (low + high) / 2
-        low, high = (middle, high) if share(middle * logs) >= LEAST * min(1.0, 1_000 / len(logs)) else (low, middle)
-    return max(low, 1e-3 * most)
-
-
 def _gauss(value: Tensor, i: int) -> Tensor:
+    """log p of parameter i under the Gaussian prior, up to a constant."""
     return -(((value - MEAN[i]) / STD[i]) ** 2) / 2

@@ -8,18 +8,20 @@ import torch
 from torch import Tensor
 
 from reprior import io
+from reprior.io import write_rows
 from reprior_transits.exact import exact_steps
 from reprior_transits.figures import steps_figure
 from reprior_transits.known_period import with_period
 from reprior_transits.tables import error_rows, final_rows, step_rows
 from reprior_transits.targets import Target
 from reprior_transits.windows import Photometry
-from reprior.io import write_rows
 
 __all__ = ["run_exact", "stored_exact"]
 
 
-def stored_exact(x: Tensor, half_width: float, path: str | Path, samples: int = 1_000, seed: int = 0) -> list[Tensor]:
+def stored_exact(
+    x: Tensor, half_width: float, path: str | Path, samples: int = 1_000, seed: int = 0, progress: bool = False
+) -> list[Tensor]:
     """`exact_steps`, read where they were made before for the same windows, else made and written.
 
     Arguments:
@@ -28,6 +30,7 @@ def stored_exact(x: Tensor, half_width: float, path: str | Path, samples: int = 
         path: the file.
         samples: the number of samples after each window.
         seed: of the samples.
+        progress: show a progress bar.
     """
     path = Path(path)
     key = {"half_width": half_width, "samples": samples, "seed": seed}
@@ -35,36 +38,42 @@ def stored_exact(x: Tensor, half_width: float, path: str | Path, samples: int = 
         file = io.read(path, "exact")
         if file.meta == key and torch.equal(file.tensors["x"].nan_to_num(-1), x.nan_to_num(-1)):
             return list(file.tensors["theta"])
-    steps = exact_steps(x, half_width, samples, seed=seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    steps = exact_steps(x, half_width, samples, seed=seed, progress=progress)
     io.write(path, "exact", {"theta": torch.stack(steps), "x": x}, key)
     return steps
 
 
 def run_exact(
-    target: Target, photometry: Photometry, out: str | Path, samples: int = 1_000, seed: int = 0
+    target: Target,
+    photometry: Photometry,
+    folder: str | Path,
+    samples: int = 1_000,
+    seed: int = 0,
+    progress: bool = True,
 ) -> dict[str, Path]:
     """The exact posterior after each window: tables and a figure.
 
     Arguments:
         target: what is known of the target.
         photometry: its windows.
-        out: the folder.
+        folder: results are written there, and the samples are kept there.
         samples: the number of samples after each window.
         seed: of the samples.
+        progress: show a progress bar.
 
     Returns: the files written, by name.
     """
-    out, windows = Path(out), photometry.windows
-    steps = stored_exact(windows.x, target.windows.half_width, out / "updates" / "exact.safetensors", samples, seed)
+    folder, windows = Path(folder), photometry.windows
+    kept = folder / "updates" / "exact.safetensors"
+    steps = stored_exact(windows.x, target.windows.half_width, kept, samples, seed, progress)
     known = [with_period(theta, photometry.ephemeris.period, seed)[0] for theta in steps]
     runs = {"exact": steps, "exact, known period": known}
     published, fit = target.reference, target.fit
     finals = {name: run[-1] for name, run in runs.items()}
     title = f"{target.planet}: the exact posterior after each of {len(windows)} transits"
     return {
-        "steps": write_rows(step_rows(runs, windows.mid_times), out / "exact-steps.csv"),
-        "errors": write_rows(error_rows(runs, published, fit), out / "exact-errors.csv"),
-        "final": write_rows(final_rows(finals, published, fit), out / "exact-final.csv"),
-        "posterior figure": steps_figure(steps, out / "exact-posterior.png", published, fit, known, title),
+        "steps": write_rows(step_rows(runs, windows.mid_times), folder / "exact-steps.csv"),
+        "errors": write_rows(error_rows(runs, published, fit), folder / "exact-errors.csv"),
+        "final": write_rows(final_rows(finals, published, fit), folder / "exact-final.csv"),
+        "posterior figure": steps_figure(steps, folder / "exact-posterior.png", published, fit, known, title),
     }

@@ -33,13 +33,13 @@ LABELS = {"k": r"$k = R_p/R_s$", "a": r"$a/R_s$", "inc": "inclination (deg)", "P
 RUNS: dict[str, tuple[str, str, str]] = {
     "accumulate": ("accumulate", POSTERIOR, "-"),
     "known period": ("accumulate, then the known period", KNOWN, "-"),
-    "ratio": ("ratio from samples, NRE guidance", "#8e6bb0", "-"),
+    "ratio": ("ratio from samples, then NRE", "#8e6bb0", "-"),
     "priorguide_mc": ("PriorGuide Monte Carlo", "#d98c2b", "--"),
     "exact": ("exact, from the likelihood", FIT, "-"),
     "shuffled": ("accumulate, windows shuffled", POSTERIOR, ":"),
 }
-MOST = 14  # rows of a figure
-CELLS = 200  # of a density
+MOST = 14  # rows of a figure: what a page holds
+CELLS = 200  # of a density: finer than a printed column
 DPI = 130
 
 
@@ -169,30 +169,30 @@ def windows_figure(
 
 
 def _chosen(n: int) -> list[int]:
-    # All, or MOST of them, evenly spread, the first and the last among them.
+    """All windows, or MOST of them, evenly spread, the first and the last among them."""
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, MOST))})
 
 
 def _span(prior: np.ndarray, first: np.ndarray, references: Sequence[float]) -> tuple[float, float]:
-    # Where a column begins and ends: the first posterior and the references, with room, within the prior.
+    """Where a column begins and ends: the first posterior and the references, with room, within the prior."""
     low, high = np.quantile(first, [0.002, 0.998])
     low, high = min(low, *references), max(high, *references)
     room = 0.25 * (high - low)
-    least, most = np.quantile(prior, [0.002, 0.998])
-    return max(low - room, min(least, low)), min(high + room, max(most, high))
+    lowest, highest = np.quantile(prior, [0.002, 0.998])
+    return max(low - room, min(lowest, low)), min(high + room, max(highest, high))
 
 
 def _density(
     axis: Any, values: np.ndarray, span: tuple[float, float], colour: str, label: str, edge: float = np.inf
 ) -> None:
-    # A kernel density scaled to height 1; where values end at an edge, mirror images beyond it keep its height.
+    """A kernel density scaled to height 1; where values end at an edge, mirror images beyond it keep its height."""
     width = 0.9 * values.std() * len(values) ** -0.2
     grid = np.linspace(span[0], min(span[1], edge), CELLS + 1)
     step = grid[1] - grid[0]
-    reach = int(np.ceil(4 * width / step))
-    cells = np.arange(-reach, CELLS + reach + 2) * step + grid[0] - step / 2
+    cut = int(np.ceil(4 * width / step))  # of the kernel, in grid steps
+    cells = np.arange(-cut, CELLS + cut + 2) * step + grid[0] - step / 2
     mirrored = np.concatenate([values, 2 * edge - values]) if np.isfinite(edge) else values
-    kernel = np.exp(-((np.arange(-reach, reach + 1) * step / max(width, step / 4)) ** 2) / 2)
+    kernel = np.exp(-((np.arange(-cut, cut + 1) * step / max(width, step / 4)) ** 2) / 2)
     height = np.convolve(np.histogram(mirrored, cells)[0], kernel, mode="valid")
     height = height / max(height.max(), 1)
     axis.fill_between(grid, height, color=colour, alpha=0.5, linewidth=0, label=label)

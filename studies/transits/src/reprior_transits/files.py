@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reprior.errors import FileFormatError, InputError
-from reprior_transits.photometry import LightCurve, from_arrays, load, normalise, stitch
+from reprior_transits.photometry import LightCurve, from_arrays, normalise, stitch
 
 __all__ = ["Columns", "download", "from_lightkurve", "read", "read_csv", "read_fits"]
 
@@ -80,7 +80,8 @@ def read_fits(path: str | Path, name: str = "") -> LightCurve:
     """
     path = Path(path)
     _must_exist(path)
-    lightkurve = load("lightkurve")
+    import lightkurve
+
     try:
         curve = lightkurve.read(str(path), quality_bitmask="none")
     except (OSError, lightkurve.utils.LightkurveError) as error:
@@ -106,7 +107,8 @@ def download(name: str, author: str = "SPOC", exposure: int = 120) -> LightCurve
         author: who reduced the data.
         exposure: seconds per cadence.
     """
-    lightkurve = load("lightkurve")
+    import lightkurve
+
     found = lightkurve.search_lightcurve(name, mission="TESS", author=author, exptime=exposure)
     if len(found) == 0:
         raise InputError(f"MAST has no TESS light curve of {name!r} by {author} with {exposure} s exposures")

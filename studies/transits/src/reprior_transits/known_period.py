@@ -39,7 +39,7 @@ def with_period(theta: Tensor, period: float, seed: int = 0) -> tuple[Tensor, fl
         period: the known period P' in days.
         seed: of the resampling.
 
-    Returns: theta with P = P' and inc <= 90, with shape (n, 8), and ESS/N of the weights.
+    Returns: theta with P = P' and inc <= 90, with shape (n, 8), and the relative ESS of the weights.
     """
     if theta.ndim != 2 or theta.shape[1] != len(PARAMETERS):
         raise InputError(f"theta must have shape (n, 8); got {tuple(theta.shape)}")
@@ -85,7 +85,7 @@ def _periods() -> Tensor:
 
 
 def _placed(theta: Tensor, v: Tensor, b: Tensor, period: Tensor) -> Tensor:
-    # theta with a period, and the a and inc that keep v and b.
+    """theta with a period, and the a and inc that keep v and b."""
     out, a = theta.clone(), v * period
     out[:, A], out[:, PERIOD] = a.to(out), period.to(out)
     out[:, INC] = torch.rad2deg(torch.arccos((b / a).clamp(max=1))).to(out)
@@ -93,7 +93,7 @@ def _placed(theta: Tensor, v: Tensor, b: Tensor, period: Tensor) -> Tensor:
 
 
 def _log_prior(v: Tensor, b: Tensor, period: Tensor) -> Tensor:
-    # log of the prior density of (v, b, P), up to a constant, both signs of cos(inc) added; -inf where b > a.
+    """log of the prior density of (v, b, P), up to a constant, both signs of cos(inc) added; -inf where b > a."""
     a = v * period
     ratio = b / a
     inc = torch.rad2deg(torch.arccos(ratio.clamp(max=1)))

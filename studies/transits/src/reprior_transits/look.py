@@ -30,7 +30,7 @@ from reprior_transits.transit_prior import PARAMETERS, impact_parameter
 
 __all__ = ["Look"]
 
-MISSING = 0.2
+MISSING = 0.2  # the largest part of the points that may be missing: half of a long dip looks like a short one
 Range = tuple[float, float]
 
 
@@ -79,9 +79,9 @@ class Look:
         value = dict(zip(PARAMETERS, theta.unbind(-1), strict=True))
         k, b = value["k"], impact_parameter(theta)
         slow = value["P"] / (2 * math.pi * value["a"])
-        whole, half = (2 * (reach**2 - b**2).clamp(min=0).sqrt() * slow for reach in (1 + k, torch.ones_like(k)))
-        (shallow, deep), (short, long), (quiet, loud), (left, right) = asdict(self).values()
+        whole, half = (2 * (radius**2 - b**2).clamp(min=0).sqrt() * slow for radius in (1 + k, torch.ones_like(k)))
+        (shallow, deep), (short, long), (quiet, loud), (early, late) = asdict(self).values()
         full = (k**2 < 1.5 * deep) & (half > 0.7 * short) & (half < 1.25 * long)
         fits = (k**2 > shallow / 2) & (whole > short) & (whole < 2 * long) & (full | (b > 1 - k))
         fits &= (value["sigma"] > quiet / 1.25) & (value["sigma"] < 1.25 * loud)
-        return fits & (value["t0"] > left - long / 6) & (value["t0"] < right + long / 6)
+        return fits & (value["t0"] > early - long / 6) & (value["t0"] < late + long / 6)

@@ -22,10 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from astropy.timeseries import BoxLeastSquares
 from numpy.typing import ArrayLike, NDArray
 
 from reprior.errors import InputError
-from reprior_transits.photometry import Array, LightCurve, load, scatter
+from reprior_transits.photometry import Array, LightCurve, scatter
 
 __all__ = ["Ephemeris", "Search", "find_period", "fit_ephemeris"]
 
@@ -84,7 +85,7 @@ class Search:
         durations: trial durations in days.
         bin_width: days per bin of the searched series.
         snr: the smallest signal-to-noise that counts as a transit.
-        keep: the share of the best signal-to-noise with which a multiple of the best period replaces it.
+        keep: the fraction of the best signal-to-noise with which a multiple of the best period replaces it.
     """
 
     shortest: float = 1.0
@@ -122,7 +123,7 @@ def find_period(curve: LightCurve, search: Search = Search()) -> Ephemeris:  # n
             f"{curve.name}: {span:.3g} d of data in one sector cannot show a period of {search.shortest} d "
             "or more twice; give the ephemeris: Ephemeris(period, epoch, duration)"
         )
-    box = load("astropy.timeseries").BoxLeastSquares(time - time[0], flux, error)
+    box = BoxLeastSquares(time - time[0], flux, error)
     # A step of one shortest duration over the whole span: the last transit then still overlaps its box.
     step = min(search.durations) / span**2
     periods = 1 / np.arange(1 / longest, 1 / search.shortest, step)

@@ -15,8 +15,8 @@ A light curve is a series of brightness measurements (cadences) f_i at times t_i
    transit.
 5. stitch: sectors, each normalised, are put one after the other.
 
-Without the mask the trend follows the transit and eats it; see `tests/lightcurve/test_photometry.py` for how
-much.
+Without the mask the trend follows the transit and eats it: with a window of 0.25 d, more than 30 % of the depth
+(`tests/test_photometry.py`).
 
 Units: days for times (BTJD = BJD_TDB - 2457000 for TESS), relative flux (1 out of transit) after `normalise`.
 """
@@ -24,10 +24,9 @@ Units: days for times (BTJD = BJD_TDB - 2457000 for TESS), relative flux (1 out 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from importlib import import_module
-from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from reprior.errors import InputError
@@ -44,23 +43,8 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
-CLIP_WINDOW = 30 / 1440  # days
-DETREND_WINDOW = 1.0  # days
-
-
-def load(module: str) -> Any:
-    """Imports a module of the optional extra `lightcurve`, or says how to install it.
-
-    arviz, which pytransit imports, moves a file into place once a day: of two processes that do so at once one finds it
-    gone, and has only to import again.
-    """
-    try:
-        try:
-            return import_module(module)
-        except FileNotFoundError:
-            return import_module(module)
-    except ImportError as error:
-        raise ImportError(f"{module} is missing: pip install 'reprior[lightcurve]'") from error
+CLIP_WINDOW = 30 / 1440  # days: some 15 cadences of two minutes, a fraction of a transit
+DETREND_WINDOW = 1.0  # days: several transit durations, far less than a rotation of the star
 
 
 @dataclass(frozen=True)
@@ -224,12 +208,11 @@ def scatter(curve: LightCurve) -> float:
 def _running_quantile(curve: LightCurve, window: float, q: float) -> Array:
     if not window > 0:
         raise InputError(f"window must be > 0 days; got {window}")
-    pandas = load("pandas")
     out = np.empty(len(curve))
     for sector in np.unique(curve.sector):
         rows = curve.sector == sector
-        days = pandas.to_timedelta(curve.time[rows] - curve.time[0], unit="D")
-        rolling = pandas.Series(curve.flux[rows], index=days).rolling(pandas.Timedelta(window, unit="D"), center=True)
+        days = pd.to_timedelta(curve.time[rows] - curve.time[0], unit="D")
+        rolling = pd.Series(curve.flux[rows], index=days).rolling(pd.Timedelta(window, unit="D"), center=True)
         out[rows] = (rolling.median() if q == 0.5 else rolling.quantile(q)).to_numpy()
     return out
 

@@ -28,7 +28,7 @@ OFFSETS, FAR = 28, 1.6  # u_j, in halves of the duration
 STEP = FAR / (OFFSETS - 1)
 COUNTS = 4  # every fourth p has its number of points
 PROFILE = OFFSETS + 3 + len(range(0, OFFSETS, COUNTS))  # the number of entries
-ROWS = 2_000
+ROWS = 2_000  # windows at once, which bounds the memory
 
 
 def profile(x: Tensor) -> Tensor:
@@ -95,6 +95,6 @@ def _shift(p: Tensor, d: Tensor, here: Tensor, u: Tensor) -> Tensor:
 
     inside = here * (u.abs() < FAR)
     slope = at(torch.gradient(p, spacing=STEP, dim=1)[0]) * u.sign() * inside
-    left = (d - at(p)) * inside
-    step = -(slope * left).sum(1, keepdim=True) / (slope.square().sum(1, keepdim=True) + NOISE**2)
+    residual = (d - at(p)) * inside
+    step = -(slope * residual).sum(1, keepdim=True) / (slope.square().sum(1, keepdim=True) + NOISE**2)
     return step.clamp(-0.1, 0.1)

@@ -9,10 +9,10 @@ Runs, each with its samples after every window:
 - accumulate: the carried prior is the sum of the base's own log-densities. This is the result. Its samples, moved under a
   function of what a window sees, get a P drawn given a / P and a cos(inc) at the end (`known_period.redraw_period`): the
   moves alone are slow along that line.
-- known period: the same samples once the period is fixed to that of the mid-times (`known_period`): what a conventional
-  fit with its period fixed is to be compared with.
+- known period: the same samples once the period is set to that of the mid-times (`known_period`): what a conventional
+  fit with its period held is to be compared with.
 - shuffled: accumulate with the windows in another order; its final posterior must be the same.
-- priorguide_mc: the competitor, in the order of time.
+- competitors, in the order of time: the paper's own update ("ratio"), or PriorGuide Monte Carlo ("priorguide_mc").
 - exact: from the likelihood, by sequential Monte Carlo and without any network (`exact`): what the others approximate.
 
 A killed study goes on where it stopped: the base from its checkpoint, each run after its last finished window.
@@ -20,9 +20,9 @@ A killed study goes on where it stopped: the base from its checkpoint, each run 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +30,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from reprior_bench import metrics
-from reprior.adapted import AdaptedPosterior, adapt
+from reprior import Posterior, Updates, adapt, update
+from reprior.adapted import AdaptedPosterior
 from reprior.diagnostics import DiagnoseSettings, diagnose
+from reprior.diagnostics.compare import weighted_c2st
 from reprior.errors import InputError
-from reprior_bench.methods.priorguide import MonteCarloSettings
+from reprior.io import write_rows
+from reprior.methods import find
+from reprior.sequential import AccumulateSettings, RatioUpdateSettings
 from reprior_transits.base import BaseSettings, encode, get_base, simulate_windows
+from reprior_transits.clock import Clock
+from reprior_transits.coordinates import TRANSIT
 from reprior_transits.exact_run import stored_exact
 from reprior_transits.figures import errors_figure, steps_figure, windows_figure
 from reprior_transits.known_period import redraw_period, with_period
@@ -43,11 +48,6 @@ from reprior_transits.tables import INTEREST, error_rows, final_rows, step_rows,
 from reprior_transits.targets import Target
 from reprior_transits.transit_prior import PARAMETERS, fold_inclination
 from reprior_transits.windows import Photometry
-from reprior.posterior import Posterior
-from reprior.sequential.result import Updates
-from reprior.sequential.settings import AccumulateSettings, MonteCarloUpdateSettings
-from reprior.sequential.update import update
-from reprior.io import read_rows, write_rows
 
 __all__ = ["NUISANCE", "Study", "StudySettings", "competitor_settings", "run_study"]
 
@@ -55,13 +55,29 @@ NUISANCE = ("t0", "sigma")
 COLUMNS = [PARAMETERS.index(name) for name in INTEREST]
 
 
-def competitor_settings(methods: Iterable[str]) -> dict[str, Any]:
-    """Settings of the competitors, by method: "best", and for PriorGuide 2 Langevin corrections a step instead of 8.
+def competitor_settings(names: Iterable[str]) -> dict[str, RatioUpdateSettings]:
+    """Settings of the competitors: "ratio", the paper's own update, or "priorguide_mc" in its place.
 
-    With 8, and 2,000 samples, PriorGuide takes six minutes a window on one core.
+    PriorGuide Monte Carlo is a method of the benchmark package. It runs with 2 Langevin corrections a step instead of 8: with 8,
+    and 2,000 samples, it takes six minutes a window on one core.
     """
-    few = MonteCarloUpdateSettings(guidance=MonteCarloSettings(draws=100, corrections=2))
-    return {method: few if method == "priorguide_mc" else "best" for method in methods}
+    made = {}
+    for name in names:
+        if name == "ratio":
+            made[name] = RatioUpdateSettings()
+        elif name == "priorguide_mc":
+            try:
+                import_module("reprior_bench.methods")  # which registers it
+            except ImportError as error:
+                raise InputError(
+                    "the competitor 'priorguide_mc' needs reprior-bench: pip install ./benchmarks"
+                ) from error
+            settings = find(name).Settings
+            assert settings is not None
+            made[name] = RatioUpdateSettings(method=name, settings=settings(draws=100, corrections=2))
+        else:
+            raise InputError(f"competitor {name!r} is unknown; allowed: ratio, priorguide_mc")
+    return made
 
 
 @dataclass(frozen=True)
@@ -71,7 +87,7 @@ class StudySettings:
     Attributes:
         base: the base model; its half-width must be that of the target's windows.
         accumulate: settings of the updates.
-        competitors: methods of `reprior.update` to run beside accumulate, with their settings.
+        competitors: settings of `reprior.update(method="ratio")` to run beside accumulate, by name.
         samples: posterior samples after each window.
         competitor_samples: the same for the competitors: PriorGuide takes a hundred evaluations a step for each.
         exact: samples of the exact posterior; 0 leaves it out.
@@ -82,9 +98,9 @@ class StudySettings:
 
     base: BaseSettings = field(default_factory=BaseSettings)
     accumulate: AccumulateSettings = field(
-        default_factory=lambda: AccumulateSettings(points=1_600, rounds=2, coordinates="transit")
+        default_factory=lambda: AccumulateSettings(points=1_600, rounds=2, coordinates=TRANSIT)
     )
-    competitors: Mapping[str, Any] = field(default_factory=lambda: competitor_settings(["priorguide_mc"]))
+    competitors: Mapping[str, RatioUpdateSettings] = field(default_factory=dict)
     samples: int = 5_000
     competitor_samples: int = 500
     exact: int = 1_000
@@ -103,8 +119,8 @@ class Study:
         runs: for each run, the samples after each window, each with shape (n, 8).
         updates: of the run accumulate.
         order: the shuffled order of the windows, with shape (N,).
-        checks: figures of the run: agreement of the two orders and with the exact posterior (`agreement`), ESS of the
-            known period, seconds of each part.
+        checks: figures of the run: agreement of the two orders and with the exact posterior (`agreement`), relative ESS of
+            the known period, seconds of each part.
         files: what was written, by name.
     """
 
@@ -120,91 +136,99 @@ class Study:
 def run_study(
     target: Target,
     photometry: Photometry,
-    out: str | Path,
+    folder: str | Path,
     settings: StudySettings | None = None,
     bases: str | Path | None = None,
     progress: bool = True,
 ) -> Study:
-    """Runs a study, or what is left of it.
+    """Runs a study, or what is not done of it yet.
 
     Arguments:
         target: what is known of the target.
         photometry: its windows, of `Target.process`.
-        out: the folder of the study.
+        folder: results are written there, and a run that was stopped goes on from there.
         settings: the settings; defaults with the target's half-width if not given.
         bases: the folder of base models; "bases" in the study's folder if not given.
         progress: show progress bars.
     """
     settings = settings or StudySettings(BaseSettings(target.windows.half_width, look=target.look))
-    out, windows = Path(out), photometry.windows
-    if windows.flux.shape[1] != settings.base.points:
-        raise InputError(f"windows have {windows.flux.shape[1]} points and the base {settings.base.points}")
-    if abs(target.windows.half_width - settings.base.half_width) > 1e-9:
-        raise InputError(
-            f"windows reach {target.windows.half_width} d from mid-transit and the base {settings.base.half_width} d"
-        )
-    if look := settings.base.look:
-        seen = look.seen(windows.x, settings.base.half_width).numpy()
-        windows = windows.keep(seen, f"does not look like the windows of the base, {look}")
-        photometry = replace(photometry, windows=windows)
-    out.mkdir(parents=True, exist_ok=True)
-    clock = _Clock()
-    base = get_base(settings.base, bases or out / "bases", progress)
+    folder, photometry = Path(folder), _fitting(target, photometry, settings.base)
+    windows = photometry.windows
+    clock = Clock()
+    base = get_base(settings.base, bases or folder / "bases", progress)
     clock.note("base")
-    x = encode(windows.x)
-    runs, updates, order = _runs(base, x, settings, out / "updates", progress, clock)
-    generator = torch.Generator().manual_seed(settings.seed)
-    for name in ("accumulate", "shuffled"):
-        runs[name] = [redraw_period(theta, generator) for theta in runs[name]]
+    runs, updates, order = _runs(base, encode(windows.x), settings, folder / "updates", progress, clock)
     if settings.exact:
-        kept = out / "updates" / "exact.safetensors"
-        runs["exact"] = stored_exact(windows.x, settings.base.half_width, kept, settings.exact, settings.seed)
+        kept = folder / "updates" / "exact.safetensors"
+        half_width = settings.base.half_width
+        runs["exact"] = stored_exact(windows.x, half_width, kept, settings.exact, settings.seed, progress)
         clock.note("exact")
-    last, period = runs["accumulate"][-1], photometry.ephemeris.period
-    known = [with_period(theta, period, settings.seed) for theta in runs["accumulate"]]
+    known = [with_period(theta, photometry.ephemeris.period, settings.seed) for theta in runs["accumulate"]]
     runs["known period"] = [theta for theta, _ in known]
     checks = {
         "windows": len(windows),
         "rejected": len(windows.rejected),
-        "period": period,
+        "period": photometry.ephemeris.period,
         "known_period_ess": known[-1][1],
-        **{f"shuffled_{name}": value for name, value in agreement(last, runs["shuffled"][-1]).items()},
+        **_agreements(runs),
         "verdict": updates[-1].verdict,
     }
-    if settings.exact:
-        checks |= {f"exact_{name}": value for name, value in agreement(runs["exact"][-1], last).items()}
-    written = _write(target, photometry, settings, runs, out)
+    written = _write(target, photometry, settings, runs, folder)
     clock.note("tables and figures")
-    written["report"] = _report(base, updates, settings, out)
+    written["report"] = _report(base, updates, settings, folder)
     clock.note("report")
-    checks |= clock.seconds(out / "checks.csv")
+    checks |= clock.seconds(folder / "checks.csv")
     rows = [{"check": name, "value": f"{v:.4g}" if isinstance(v, float) else v} for name, v in checks.items()]
-    written["checks"] = write_rows(rows, out / "checks.csv")
+    written["checks"] = write_rows(rows, folder / "checks.csv")
     return Study(target, photometry, runs, updates, order, checks, written)
+
+
+def _fitting(target: Target, photometry: Photometry, base: BaseSettings) -> Photometry:
+    """The photometry with the windows that the base was made for; the others are rejected and named."""
+    windows = photometry.windows
+    if windows.flux.shape[1] != base.points:
+        raise InputError(f"windows have {windows.flux.shape[1]} points and the base {base.points}")
+    if abs(target.windows.half_width - base.half_width) > 1e-9:
+        raise InputError(
+            f"windows extend {target.windows.half_width} d from mid-transit and those of the base {base.half_width} d"
+        )
+    if base.look is None:
+        return photometry
+    seen = base.look.seen(windows.x, base.half_width).numpy()
+    return replace(photometry, windows=windows.keep(seen, f"does not look like the windows of the base, {base.look}"))
 
 
 def agreement(one: Tensor, other: Tensor) -> dict[str, float]:
     """How well two sets of samples, with shape (n, 8), agree in the parameters of interest.
 
-    Returns: for each, the difference of the medians in standard deviations of the first, and `c2st_fast` of all four, on as
-    many samples of one as of the other.
+    Returns: for each, the difference of the medians in standard deviations of the first, and the C2ST of all four (boosted
+    trees), on as many samples of one as of the other.
     """
     first, second = summary(one), summary(other)
     shifts = {f"shift_{name}": (second[name][0] - first[name][0]) / first[name][1] for name in INTEREST}
     n = min(len(one), len(other))
     a, b = (fold_inclination(theta)[:n, COLUMNS] for theta in (one, other))
-    return {**shifts, "c2st": metrics.c2st_fast(a, b)}
+    return {**shifts, "c2st": weighted_c2st(a, torch.zeros(n), b, torch.zeros(n))}
+
+
+def _agreements(runs: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    """`agreement` of the last posterior with that of the shuffled windows, and of the exact one with it."""
+    last = runs["accumulate"][-1]
+    pairs = {"shuffled": (last, runs["shuffled"][-1])}
+    if "exact" in runs:
+        pairs["exact"] = (runs["exact"][-1], last)
+    return {f"{run}_{name}": v for run, pair in pairs.items() for name, v in agreement(*pair).items()}
 
 
 def _runs(
-    base: Posterior, x: Tensor, settings: StudySettings, folder: Path, progress: bool, clock: _Clock
+    base: Posterior, x: Tensor, settings: StudySettings, folder: Path, progress: bool, clock: Clock
 ) -> tuple[dict[str, list[Tensor]], Updates, np.ndarray]:
-    # All runs of `update`; each keeps its finished windows in a folder of its own.
+    """All runs of `update`, each with its finished windows in a folder of its own; and the shuffled order."""
     order = np.random.default_rng(settings.seed).permutation(len(x))
     if len(x) > 1 and (order == np.arange(len(x))).all():
         order = order[::-1].copy()
 
-    def one(name: str, method: str, rows: Tensor, how: Any, samples: int = settings.samples) -> Updates:
+    def one(name: str, rows: Tensor, method: str, how: Any, samples: int) -> Updates:
         found = update(
             base,
             rows,
@@ -212,19 +236,23 @@ def _runs(
             method=method,
             settings=how,
             samples=samples,
-            folder=folder / name,
             seed=settings.seed,
             progress=progress,
+            folder=folder / name,
         )
         clock.note(name)
         return found
 
-    updates = one("accumulate", "accumulate", x, settings.accumulate)
-    shuffled = one("shuffled", "accumulate", x[torch.as_tensor(order)], settings.accumulate)
-    runs = {"accumulate": updates, "shuffled": shuffled}
-    for method, how in settings.competitors.items():
-        runs[method] = one(method, method, x, how, settings.competitor_samples)
-    return {name: [step.samples for step in steps] for name, steps in runs.items()}, updates, order
+    updates = one("accumulate", x, "accumulate", settings.accumulate, settings.samples)
+    shuffled = one("shuffled", x[torch.as_tensor(order)], "accumulate", settings.accumulate, settings.samples)
+    found = {"accumulate": updates, "shuffled": shuffled}
+    for name, how in settings.competitors.items():
+        found[name] = one(name, x, "ratio", how, settings.competitor_samples)
+    runs = {name: [step.samples for step in steps] for name, steps in found.items()}
+    generator = torch.Generator().manual_seed(settings.seed)
+    for name in ("accumulate", "shuffled"):
+        runs[name] = [redraw_period(theta, generator) for theta in runs[name]]
+    return runs, updates, order
 
 
 def _write(
@@ -232,15 +260,16 @@ def _write(
     photometry: Photometry,
     settings: StudySettings,
     runs: Mapping[str, list[Tensor]],
-    out: Path,
+    folder: Path,
 ) -> dict[str, Path]:
+    """The tables and the figures."""
     windows, published, fit = photometry.windows, target.reference, target.fit
     steps = runs["accumulate"]
     finals = {
         "windows alone": steps[-1],
         "known period": runs["known period"][-1],
         "windows alone, shuffled": runs["shuffled"][-1],
-        **{method: runs[method][-1] for method in settings.competitors},
+        **{name: runs[name][-1] for name in settings.competitors},
     }
     if "exact" in runs:
         finals["exact"] = runs["exact"][-1]
@@ -248,29 +277,29 @@ def _write(
     errors = error_rows(runs, published, fit)
     n, planet = len(windows), target.planet
     return {
-        "steps": write_rows(step_rows(runs, windows.mid_times), out / "steps.csv"),
-        "errors": write_rows(errors, out / "errors.csv"),
-        "final": write_rows(final_rows(finals, published, fit), out / "final.csv"),
+        "steps": write_rows(step_rows(runs, windows.mid_times), folder / "steps.csv"),
+        "errors": write_rows(errors, folder / "errors.csv"),
+        "final": write_rows(final_rows(finals, published, fit), folder / "final.csv"),
         "posterior figure": steps_figure(
             steps,
-            out / "posterior.png",
+            folder / "posterior.png",
             published,
             fit,
             runs["known period"],
             f"{planet}: the posterior after each of {n} transits",
         ),
-        "error figure": errors_figure(errors, out / "errors.png", f"{planet}: error after each of {n} transits"),
+        "error figure": errors_figure(errors, folder / "errors.png", f"{planet}: error after each of {n} transits"),
         "windows figure": windows_figure(
             windows,
             steps,
             settings.base.simulator,
-            out / "windows.png",
+            folder / "windows.png",
             f"{planet}: each window, and the posterior predictive once it is in",
         ),
     }
 
 
-def _report(base: Posterior, updates: Updates, settings: StudySettings, out: Path) -> Path:
+def _report(base: Posterior, updates: Updates, settings: StudySettings, folder: Path) -> Path:
     """The HTML report on the last update, with fresh simulations for the checks that need some."""
     stored = simulate_windows(settings.base, settings.stored, settings.base.seed + 1_000)
     posterior = base.with_simulations(stored.theta, stored.x)
@@ -278,24 +307,4 @@ def _report(base: Posterior, updates: Updates, settings: StudySettings, out: Pat
     if not isinstance(adapted, AdaptedPosterior):
         adapted = adapt(posterior, posterior.prior)  # one window: nothing was carried
     found = diagnose(replace(adapted, posterior=posterior), updates[-1].x, settings.seed, settings.diagnosis)
-    return found.to_html(out / "report.html")
-
-
-class _Clock:
-    """Seconds of each part of a run."""
-
-    def __init__(self) -> None:
-        self.parts: dict[str, float] = {}
-        self.last = time.monotonic()
-
-    def note(self, name: str) -> None:
-        now = time.monotonic()
-        self.parts[name] = now - self.last
-        self.last = now
-
-    def seconds(self, before: Path) -> dict[str, float]:
-        """Of each part, by its name in the table of checks: those of an earlier run where this one only read its files."""
-        rows = {row["check"]: row["value"] for row in read_rows(before)}
-        old = {name: float(value) for name, value in rows.items() if name.startswith("seconds_")}
-        now = {f"seconds_{name.replace(' ', '_')}": round(value, 1) for name, value in self.parts.items()}
-        return {name: max(value, old.get(name, 0.0)) for name, value in now.items()}
+    return found.to_html(folder / "report.html")

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 __all__ = ["SUMMARIES", "masked_mean", "running", "summaries"]
 
 SUMMARIES = ("depth", "area", "middle", "full", "slopes", "bottom", "spread", "noise")
-NOISE = 1e-3
+NOISE = 1e-3  # relative flux: the prior's mean noise of a point
 
 
 def summaries(x: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -25,13 +26,13 @@ import torch
 from torch import Tensor
 
 from reprior.errors import InputError
-from reprior_transits.photometry import Array, load
+from reprior_transits.photometry import Array
 from reprior_transits.transit_prior import PARAMETERS, physical
 from reprior_transits.windows import WindowSettings, grid
 
-__all__ = ["TransitSimulator", "random_gaps"]
+__all__ = ["TransitSimulator", "random_gaps", "transit_model"]
 
-CHUNK = 50_000
+ROWS = 50_000  # light curves at once, which bounds the memory
 UNPHYSICAL = ("raise", "nan")
 
 
@@ -86,7 +87,7 @@ class TransitSimulator:
             )
         out = torch.full((len(theta), self.points), torch.nan, dtype=torch.float64)
         values = theta[good].detach().cpu().double().numpy()
-        parts = [self._evaluate(values[i : i + CHUNK]) for i in range(0, len(values), CHUNK)]
+        parts = [self._evaluate(values[i : i + ROWS]) for i in range(0, len(values), ROWS)]
         if parts:
             out[good.cpu()] = torch.from_numpy(np.concatenate(parts))
         return out.to(theta.device)
@@ -114,8 +115,25 @@ class TransitSimulator:
 @lru_cache(maxsize=8)
 def _model(half_width: float, points: int, supersample: int) -> Any:
     settings = WindowSettings(half_width=half_width, points=points)
-    model = load("pytransit").QuadraticModel(interpolate=False)
-    model.set_data(grid(settings), nsamples=supersample, exptimes=settings.bin_width)
+    return transit_model(grid(settings), settings.bin_width, supersample)
+
+
+def transit_model(times: Array, exposure: float, supersample: int) -> Any:
+    """pytransit's model of a limb-darkened transit (Mandel and Agol 2002) at some times.
+
+    Arguments:
+        times: in days, with shape (n,).
+        exposure: of a point, in days.
+        supersample: the number of points averaged in an exposure.
+    """
+    try:
+        pytransit = import_module("pytransit")
+    except FileNotFoundError:
+        # arviz, which pytransit imports, moves a file into place once a day: of two processes that do so at once one
+        # finds it gone, and has only to import again.
+        pytransit = import_module("pytransit")
+    model = pytransit.QuadraticModel(interpolate=False)
+    model.set_data(times, nsamples=supersample, exptimes=exposure)
     return model
 
 

@@ -5,7 +5,7 @@ offset (days), the two coefficients of quadratic limb darkening, noise per point
 is a product of Gaussians, `gaussian_prior`. Some of its draws are no star and planet, so `TransitPrior`
 restricts it:
 
-| draw | share of the Gaussian's draws | what is done |
+| draw | part of the Gaussian's draws | what is done |
 |---|---|---|
 | k <= 0 or k >= 1 | 0.62 % | excluded: the density is cut there and normalised |
 | a <= 1 (the orbit lies inside the star) | 0.13 % | excluded |
@@ -51,8 +51,8 @@ PARAMETERS = ("k", "a", "inc", "P", "t0", "u1", "u2", "sigma")
 MEAN = (0.10, 10.0, 87.5, 3.6, 0.0, 0.35, 0.18, 0.001)
 STD = (0.04, 3.0, 2.0, 0.8, 0.05, 0.08, 0.06, 0.0003)
 # Lower limits of the parameters that have one; k also has to stay below 1.
-_LOWEST = {0: 0.0, 1: 1.0, 3: 0.0, 7: 0.0}
-_INC = 2
+LOWEST = {0: 0.0, 1: 1.0, 3: 0.0, 7: 0.0}
+INC = 2
 
 
 def gaussian_prior() -> td.Independent:
@@ -76,14 +76,14 @@ def fold_inclination(theta: Tensor) -> Tensor:
     """theta, with shape (*, 8), with inclinations above 90 degrees replaced by 180 - inc."""
     _check(theta)
     folded = theta.clone()
-    folded[..., _INC] = 90 - (90 - theta[..., _INC]).abs()
+    folded[..., INC] = 90 - (90 - theta[..., INC]).abs()
     return folded
 
 
 def impact_parameter(theta: Tensor) -> Tensor:
     """b = a |cos inc|, with shape (*): a full transit where b < 1 - k, grazing below 1 + k, none above."""
     _check(theta)
-    return theta[..., 1] * torch.deg2rad(theta[..., _INC]).cos().abs()
+    return theta[..., 1] * torch.deg2rad(theta[..., INC]).cos().abs()
 
 
 class _Limits(constraints.Constraint):
@@ -94,7 +94,7 @@ class _Limits(constraints.Constraint):
 
     def check(self, value: Tensor) -> Tensor:
         inside = physical(value)
-        return inside if self.mirrored else inside & (value[..., _INC] <= 90)
+        return inside if self.mirrored else inside & (value[..., INC] <= 90)
 
 
 class TransitPrior(td.Distribution):
@@ -148,9 +148,9 @@ class TransitPrior(td.Distribution):
         terms = base.log_prob(value)
         if not self.mirrored:
             mirror = value.clone()
-            mirror[..., _INC] = 180 - value[..., _INC]
+            mirror[..., INC] = 180 - value[..., INC]
             terms = torch.where(
-                torch.arange(len(PARAMETERS), device=value.device) == _INC,
+                torch.arange(len(PARAMETERS), device=value.device) == INC,
                 torch.logaddexp(terms, base.log_prob(mirror)),
                 terms,
             )
@@ -164,16 +164,16 @@ def _check(theta: Tensor) -> None:
 
 
 def _moments(mirrored: bool) -> tuple[float, list[float], list[float]]:
-    # The Gaussian's mass inside the limits, and the means and variances there.
+    """The Gaussian's mass inside the limits, and the means and variances there."""
     mean, variance, mass = list(MEAN), [s**2 for s in STD], 1.0
-    for i, low in _LOWEST.items():
+    for i, low in LOWEST.items():
         z = (low - MEAN[i]) / STD[i]
         mass *= float(stats.norm.sf(z))
         m, v = stats.truncnorm.stats(z, np.inf, MEAN[i], STD[i], moments="mv")
         mean[i], variance[i] = float(m), float(v)
     if not mirrored:
-        m, v = stats.foldnorm.stats((90 - MEAN[_INC]) / STD[_INC], 0, STD[_INC], moments="mv")
-        mean[_INC], variance[_INC] = 90 - float(m), float(v)
+        m, v = stats.foldnorm.stats((90 - MEAN[INC]) / STD[INC], 0, STD[INC], moments="mv")
+        mean[INC], variance[INC] = 90 - float(m), float(v)
     # The triangle of the limb-darkening coefficients couples u1 and u2: a sum on a grid of 8 sd each side.
     z = np.linspace(-8, 8, 801)
     u1, u2 = np.meshgrid(MEAN[5] + STD[5] * z, MEAN[6] + STD[6] * z, indexing="ij")

@@ -40,8 +40,8 @@ class WindowSettings:
         half_width: h in days.
         points: the number of bins.
         search: the dip is looked for within search * half_width of its predicted time.
-        fill: the share of a bin's cadences below which the point is missing.
-        coverage: the smallest share of points present, in the window and in transit.
+        fill: the fraction of a bin's cadences below which the point is missing.
+        coverage: the smallest fraction of points present, in the window and in transit.
         mean_limit: the largest |mean flux - 1|.
         lowest: the smallest flux.
         trend_limit: the largest linear trend out of transit, per point.
@@ -177,12 +177,12 @@ def process(
         search: of the period.
         detrend_window: the width of the local baseline in days; see `photometry.detrend`.
     """
-    reach = settings.search * settings.half_width
+    search_width = settings.search * settings.half_width
     clean = clip(normalise(curve))
     rough = rough_flatten(clean)
-    ephemeris = refine(rough, find_period(rough, search), reach)
+    ephemeris = refine(rough, find_period(rough, search), search_width)
     flat = detrend(clean, ephemeris.in_transit(clean.time), detrend_window)
-    ephemeris = refine(flat, ephemeris, reach)
+    ephemeris = refine(flat, ephemeris, search_width)
     return Photometry(flat, ephemeris, cut_windows(flat, ephemeris, settings))
 
 
@@ -204,8 +204,7 @@ def cut_windows(
             f"{curve.cadence * 1440:.3g} min: half_width must be at least "
             f"{curve.cadence * settings.points / 2:.4g} d for {settings.points} points"
         )
-    reach = min(settings.search * settings.half_width, ephemeris.period / 2)
-    dips = find_dips(curve, ephemeris, reach)
+    dips = find_dips(curve, ephemeris, min(settings.search * settings.half_width, ephemeris.period / 2))
     time = grid(settings)
     kept: list[tuple[Array, NDArray[np.int64], float, int, bool]] = []
     rejected: list[Rejected] = []
@@ -247,13 +246,13 @@ def _bins(curve: LightCurve, centre: float, settings: WindowSettings) -> tuple[A
 
 
 def _fault(time: Array, flux: Array, duration: float, settings: WindowSettings) -> str:
-    # Why a window cannot be used; empty where it can.
+    """Why a window cannot be used; empty where it can."""
     present = np.isfinite(flux)
     inside = np.abs(time) <= max(duration / 2, settings.bin_width)
     outside = present & (np.abs(time) > duration)
-    for where, share in (("the window", present.mean()), ("the transit", present[inside].mean())):
-        if share < settings.coverage:
-            return f"{share:.0%} of {where} was observed, less than {settings.coverage:.0%}"
+    for where, fraction in (("the window", present.mean()), ("the transit", present[inside].mean())):
+        if fraction < settings.coverage:
+            return f"{fraction:.0%} of {where} was observed, less than {settings.coverage:.0%}"
     if abs(flux[present].mean() - 1) > settings.mean_limit:
         return f"mean flux {flux[present].mean():.4f} is more than {settings.mean_limit} from 1"
     if flux[present].min() < settings.lowest:

@@ -10,10 +10,8 @@ r_n, which is then the ratio of the carried parameters alone.
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,20 @@ from torch import Tensor
 
 from reprior.adapted import AdaptedPosterior
 from reprior.errors import InputError
-from reprior.posterior import Posterior, check_x
+from reprior.fingerprint import fingerprint
+from reprior.posterior import Posterior
+from reprior.sampling import check_x
+from reprior.seeds import check_seed
 from reprior.sequential.accumulate import Accumulate
-from reprior.sequential.learned import Learned
+from reprior.sequential.learned import LearnedUpdate
 from reprior.sequential.result import Update, Updates, verdict_of
-from reprior.sequential.settings import settings_of
-from reprior.sequential.store import fingerprint, read_update, write_update
+from reprior.sequential.settings import AccumulateSettings, key_of, settings_of
+from reprior.sequential.store import get_update, put_update
+from reprior.store import Store
 
 __all__ = ["update"]
+
+FEWEST = 200  # samples from which a posterior can be carried: the points of a new term are taken near them
 
 
 def update(
@@ -37,11 +41,11 @@ def update(
     observations: Sequence[Tensor] | Tensor,
     nuisance: Sequence[str | int] = (),
     method: str = "accumulate",
-    settings: Any = "best",
+    settings: Any = None,
     samples: int = 5_000,
-    folder: str | Path | None = None,
     seed: int = 0,
     progress: bool = True,
+    folder: str | Path | None = None,
 ) -> Updates:
     """The posterior after each of several independent observations of the same theta, with no new simulations.
 
@@ -49,14 +53,14 @@ def update(
         posterior: the base posterior.
         observations: x_1, ..., x_N, each with shape (m,), or a tensor with shape (N, m).
         nuisance: parameters, by name or index, that have a new value in each observation and are not carried over.
-        method: "accumulate" (the sum of the base's log-densities), "ratio" (the paper's: learned from the last samples) or
-            "priorguide_mc" (the competitor).
-        settings: "best"; "paper" for the paper's settings of "ratio" and "priorguide_mc"; or the method's settings
-            (`reprior.sequential.settings`).
+        method: "accumulate" (the sum of the base's log-densities) or "ratio" (the paper's: learned from the last samples).
+        settings: the method's settings (`AccumulateSettings`, `RatioUpdateSettings`); "paper" for the paper's settings of
+            "ratio"; None for the defaults.
         samples: draws of each posterior.
-        folder: each finished observation is written there, and a run that was stopped goes on after the last one.
         seed: the same seed gives the same updates on the same machine.
         progress: show a progress bar.
+        folder: each finished observation is kept there, and a run that was stopped goes on after the last one; nothing is
+            kept if not given.
 
     Returns: one `Update` for each observation.
     """
@@ -65,38 +69,46 @@ def update(
         raise InputError(f"update needs a reprior Posterior; got {type(posterior).__name__}{hint}")
     x = _rows(observations, posterior)
     indices = _indices(nuisance, posterior)
-    chosen = settings_of(method, settings)
-    if samples < 200:
-        raise InputError(f"at least 200 samples are needed to carry a posterior; got {samples}")
-    make = Accumulate if method == "accumulate" else Learned
-    run = make(posterior, indices, chosen)
-    plain = json.loads(json.dumps(asdict(chosen)))
-    key = {"method": method, "settings": plain, "samples": samples, "nuisance": list(indices), "seed": seed}
-    key["base"] = fingerprint(posterior) if folder is not None else ""
+    chosen, seed = settings_of(method, settings), check_seed(seed)
+    if samples < FEWEST:
+        raise InputError(f"at least {FEWEST} samples are needed to carry a posterior; got {samples}")
+    coordinates = chosen.coordinates if isinstance(chosen, AccumulateSettings) else None
+    run = _run(posterior, indices, chosen)
+    store = None if folder is None else Store(folder, "update")
+    key: dict[str, Any] = {"method": method, **key_of(chosen), "samples": samples, "nuisance": indices, "seed": seed}
+    if store is not None:
+        key["base"] = fingerprint(*posterior.to_parts(simulations=True))
+        store.warn_if_other({**key, "observations": x[:1]})
     done: list[Update] = []
     for n in _counted(len(x), progress):
-        # JSON's NaN is not equal to itself: a missing entry is None.
-        now = {**key, "observation": [None if math.isnan(v) else v for v in x[n - 1].tolist()]}
-        kept = read_update(Path(folder), n, posterior, now) if folder is not None else None
+        now = {**key, "observations": x[:n]}
+        kept = None if store is None else get_update(store, now, posterior, coordinates)
         if kept is not None:
             done.append(kept[0])
-            run = make(posterior, indices, chosen, kept[1])
+            run = _run(posterior, indices, chosen, kept[1])
             continue
         done.append(_step(posterior, run, n, x[n - 1], samples, seed + 1_000 * n))
-        if folder is not None:
-            write_update(Path(folder), done[-1], run.state(), now)
+        if store is not None:
+            put_update(store, now, done[-1], run.state())
     return Updates(done, posterior.parameters)
 
 
-def _step(posterior: Posterior, run: Accumulate | Learned, n: int, x: Tensor, samples: int, seed: int) -> Update:
+def _run(
+    posterior: Posterior, nuisance: tuple[int, ...], settings: Any, state: dict[str, Tensor] | None = None
+) -> Accumulate | LearnedUpdate:
+    make: Any = Accumulate if isinstance(settings, AccumulateSettings) else LearnedUpdate
+    return make(posterior, nuisance, settings, state)
+
+
+def _step(posterior: Posterior, run: Accumulate | LearnedUpdate, n: int, x: Tensor, samples: int, seed: int) -> Update:
     adapted: Posterior | AdaptedPosterior = posterior if n == 1 else run.adapt(x, seed)
     theta, info = adapted.sample((samples,), x, seed=seed, return_info=True)
-    theta, notes = run.finish(x, theta, seed)
-    info = replace(info, details={**info.details, **notes})
-    return Update(n, x, adapted, theta, info, verdict_of(info, run.pool))
+    theta, figures = run.finish(x, theta, seed)
+    info = replace(info, figures={**info.figures, **{name: (value,) for name, value in figures.items()}})
+    return Update(n, x, adapted, theta, info, verdict_of(info, isinstance(run, LearnedUpdate)))
 
 
-def _counted(total: int, progress: bool):
+def _counted(total: int, progress: bool) -> Any:
     from tqdm.auto import tqdm
 
     return tqdm(range(1, total + 1), desc="observations", disable=not progress)
