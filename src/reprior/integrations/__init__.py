@@ -1,0 +1,1 @@
+"""Other libraries' posteriors and formats: sbi (`sbi`) and ArviZ (`arviz`). Each needs the extra of its name."""
