@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
@@ -22,8 +23,8 @@ from torch import distributions as td
 
 from reprior import io
 from reprior.errors import InputError
-from reprior.simulator import SimulatorError, simulate
 from reprior.simulations import Simulations
+from reprior.simulator import SimulatorError, simulate
 
 PRIOR = td.Independent(td.Normal(torch.zeros(2), torch.tensor([1.0, 3.0])), 1)
 
@@ -73,6 +74,11 @@ class Recorder:
 
 def same(a: Simulations, b: Simulations) -> bool:
     return torch.equal(a.theta, b.theta) and torch.equal(a.x, b.x)
+
+
+def kept(folder: Path) -> dict[int, Path]:
+    """The chunk files of a folder, by the number of the chunk (of 25 rows)."""
+    return {io.header_of(path)["meta"]["key"]["rows"][0] // 25: path for path in folder.glob("chunk-*")}
 
 
 def run(simulator, executor: Executor | None = None, **settings) -> Simulations:
@@ -197,7 +203,7 @@ def test_finished_chunks_are_not_run_again(tmp_path):
     assert len(recorder.calls()) == 10
     assert same(first, run(recorder, folder=tmp_path / "run"))
     assert len(recorder.calls()) == 10
-    (tmp_path / "run" / "chunk-000004.safetensors").unlink()
+    kept(tmp_path / "run")[4].unlink()
     assert same(first, run(recorder, folder=tmp_path / "run"))
     assert len(recorder.calls()) == 11
     assert same(first, run(recorder))  # and a folder changes nothing
@@ -208,7 +214,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 sys.path.insert(0, {tests!r})
-from test_simulation import Recorder, run
+from test_simulator import Recorder, run
 with ThreadPoolExecutor(2) as executor:
     run(Recorder(Path({calls!r}), pause=0.2), executor, folder={folder!r})
 """
@@ -223,7 +229,7 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
         time.sleep(0.01)
     os.kill(process.pid, signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL
-    done = {int(path.stem.split("-")[1]) for path in folder.glob("chunk-*")}
+    done = set(kept(folder))
     assert 3 <= len(done) < 10
 
     recorder = Recorder(calls)
@@ -241,39 +247,73 @@ def test_a_killed_run_goes_on_where_it_stopped(tmp_path):
     assert rerun == [seed for index, seed in enumerate(seeds) if index not in done]
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"n": 231}, "n was 230 there and is 231 now"),
-        ({"seed": 1}, "seed was 0 there and is 1 now"),
-        ({"chunk": 50}, "chunk was 25 there and is 50 now"),
-    ],
-)
-def test_a_folder_of_another_run_is_refused(tmp_path, change, message):
-    run(seeded, folder=tmp_path)
-    with pytest.raises(InputError, match=f"another run: {message}"):
-        run(seeded, folder=tmp_path, **change)
+@pytest.mark.parametrize("change", [{"seed": 1}, {"chunk": 50}, {"vectorised": False}])
+def test_a_run_of_other_settings_finds_nothing_and_says_so(tmp_path, change):
+    def simulator(theta: Tensor) -> Tensor:  # takes one theta, or many
+        return 2 * theta
+
+    first = run(simulator, folder=tmp_path)
+    with pytest.warns(UserWarning, match=f"results .chunk. of other settings only.* {next(iter(change))}"):
+        other = run(simulator, folder=tmp_path, **change)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert same(other, run(simulator, **change))
+        assert same(first, run(simulator, folder=tmp_path))
 
 
-def test_a_folder_of_another_prior_or_simulator_is_refused(tmp_path):
+def test_a_run_of_another_prior_or_simulator_finds_nothing_and_says_so(tmp_path):
     run(seeded, folder=tmp_path)
     other = td.Independent(td.Normal(torch.zeros(2), torch.tensor([1.0, 3.01])), 1)
-    for prior in (other, td.Independent(td.Normal(torch.zeros(3), torch.ones(3)), 1)):
-        with pytest.raises(InputError, match="its prior is not this one"):
-            simulate(seeded, prior, 230, chunk=25, folder=tmp_path, progress=False)
-    with pytest.raises(InputError, match="simulator was 'seeded' there and is 'unseeded' now"):
+    settings = {"chunk": 25, "folder": tmp_path, "progress": False}
+    with pytest.warns(UserWarning, match="differ in: prior$"):
+        assert simulate(seeded, other, 230, **settings).theta[:, 1].std() > 0
+    with pytest.warns(UserWarning, match="differ in: simulator$"):
         run(unseeded, folder=tmp_path)
-    # A chunk that belongs elsewhere, or a folder whose description is gone.
-    os.replace(tmp_path / "chunk-000001.safetensors", tmp_path / "chunk-000002.safetensors")
-    with pytest.raises(InputError, match="is not chunk 2 of this run"):
-        run(seeded, folder=tmp_path)
-    (tmp_path / "run.safetensors").unlink()
-    with pytest.raises(InputError, match="holds chunks but not"):
-        run(seeded, folder=tmp_path)
+
+
+def test_more_simulations_run_only_the_new_ones(tmp_path):
+    recorder = Recorder(tmp_path / "calls")
+    fewer = run(recorder, n=100, folder=tmp_path / "run")
+    assert len(recorder.calls()) == 4
+    more = run(recorder, n=230, folder=tmp_path / "run")
+    assert len(recorder.calls()) == 10
+    assert same(more, run(recorder, n=230))
+    assert torch.equal(more.x[:100], fewer.x)
+
+
+def test_a_damaged_chunk_is_run_again(tmp_path):
+    recorder = Recorder(tmp_path / "calls")
+    first = run(recorder, folder=tmp_path / "run")
+    path = kept(tmp_path / "run")[3]
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.warns(UserWarning, match="damaged file was removed"):
+        assert same(first, run(recorder, folder=tmp_path / "run"))
+    assert len(recorder.calls()) == 11
+
+
+class OwnPrior(SlowPrior):
+    """No plain numbers can hold it: its key is made of draws."""
+
+    def __init__(self, scale: float):
+        self.scale = scale
+
+    def log_prob(self, theta: Tensor) -> Tensor:
+        return PRIOR.log_prob(theta) / self.scale
+
+
+def test_priors_of_a_users_own_class_are_told_apart(tmp_path):
+    recorder = Recorder(tmp_path / "calls")
+    settings = {"n": 50, "chunk": 25, "progress": False, "folder": tmp_path / "run"}
+    simulate(recorder, OwnPrior(1.0), **settings)
+    simulate(recorder, OwnPrior(1.0), **settings)
+    assert len(recorder.calls()) == 2
+    with pytest.warns(UserWarning, match="differ in: prior$"):
+        simulate(recorder, OwnPrior(1.01), **settings)
+    assert len(recorder.calls()) == 4
 
 
 @pytest.mark.parametrize("threads", [False, True])
-def test_a_failing_chunk_is_named_and_the_others_are_kept(tmp_path, threads: bool):
+def test_a_failing_chunk_is_named_and_the_finished_ones_are_kept(tmp_path, threads: bool):
     bad = set(run(seeded).theta[75:100, 0].tolist())  # the fourth chunk
     broken = [True]
 
@@ -282,20 +322,37 @@ def test_a_failing_chunk_is_named_and_the_others_are_kept(tmp_path, threads: boo
             raise ZeroDivisionError("no such universe")
         return seeded(theta, seed)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1) as pool:
         executor = pool if threads else None
-        message = r"chunk 3 of 10, rows 75 to 99: ZeroDivisionError: no such universe \(9 finished chunks are kept"
+        message = r"chunk 3 of 10, rows 75 to 99: ZeroDivisionError: no such universe \(finished chunks are kept in "
         with pytest.raises(SimulatorError, match=message) as caught:
             run(fragile, executor, folder=tmp_path)
         assert str(tmp_path) in str(caught.value)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)
-        assert len(list(tmp_path.glob("chunk-*"))) == 9
+        assert set(kept(tmp_path)) >= {0, 1, 2}
+        assert 3 not in kept(tmp_path)
         broken[0] = False
         assert same(run(fragile, executor, folder=tmp_path), run(seeded))
 
 
+def test_what_runs_beside_a_failure_is_kept(tmp_path):
+    slow_one, failed = int(run(seeded).theta[0, 0] * 1e6), threading.Event()
+
+    def simulator(theta: Tensor, seed: int) -> Tensor:
+        if int(theta[0, 0] * 1e6) == slow_one:  # the first chunk ends after another one has failed
+            assert failed.wait(60)
+            time.sleep(0.2)
+            return seeded(theta, seed)
+        failed.set()
+        raise ZeroDivisionError
+
+    with ThreadPoolExecutor(2) as executor, pytest.raises(SimulatorError, match="chunk 1 of 10"):
+        run(simulator, executor, folder=tmp_path)
+    assert set(kept(tmp_path)) == {0}
+
+
 def test_a_simulator_that_always_fails_stops_early(tmp_path):
-    recorder = Recorder(tmp_path / "calls")
+    recorder = Recorder(tmp_path / "calls", pause=0.02)
 
     def hopeless(theta: Tensor, seed: int) -> Tensor:
         recorder(theta, seed)
@@ -304,22 +361,10 @@ def test_a_simulator_that_always_fails_stops_early(tmp_path):
     with pytest.raises(SimulatorError, match=r"chunk 0 of 10.*nothing is kept: give a folder"):
         run(hopeless)
     assert len(recorder.calls()) == 1
-    with pytest.raises(SimulatorError, match=r"\(and 2 more\).*0 finished chunks are kept"):
-        run(hopeless, folder=tmp_path / "run")
-    assert len(recorder.calls()) == 1 + 3
-
-    # In a pool, what waits in the queue is taken back: at most the two that are running follow the failures.
-    slow = Recorder(tmp_path / "slow", pause=0.02)
-
-    def slow_and_hopeless(theta: Tensor, seed: int) -> Tensor:
-        slow(theta, seed)
-        raise ValueError("never")
-
-    for folder, patience in ((None, 1), (tmp_path / "pool", 3)):
-        before = len(slow.calls())
-        with ThreadPoolExecutor(2) as executor, pytest.raises(SimulatorError, match="never"):
-            run(slow_and_hopeless, executor, folder=folder, n=2000)
-        assert len(slow.calls()) - before <= patience + 4  # of 80 chunks
+    # In a pool, what waits in the queue is taken back.
+    with ThreadPoolExecutor(2) as executor, pytest.raises(SimulatorError, match="never"):
+        run(hopeless, executor, folder=tmp_path / "run", n=2000)
+    assert len(recorder.calls()) - 1 <= 6  # of 80 chunks
 
 
 def die(theta: Tensor) -> Tensor:
@@ -354,9 +399,12 @@ def test_unusable_output_is_refused(simulator, vectorised: bool, message: str):
 
 
 def test_bad_settings_are_refused():
-    for name, value in (("n", 0), ("chunk", 0), ("seed", -1), ("n", 2.5)):
-        with pytest.raises(InputError, match=f"{name} is {value}"):
+    for name, value in (("n", 0), ("chunk", 0), ("n", 2.5), ("chunk", "25")):
+        with pytest.raises(InputError, match=f"{name} is {value!r}"):
             run(seeded, None, **{name: value})
+    for seed in (-1, 0.5):
+        with pytest.raises(InputError, match="seed must be an integer of 0 or more"):
+            run(seeded, None, seed=seed)
 
 
 def test_progress_is_shown_on_request(capsys, tmp_path):
@@ -368,7 +416,7 @@ def test_progress_is_shown_on_request(capsys, tmp_path):
 
 def test_chunk_files_are_ordinary_reprior_files(tmp_path):
     sims = run(seeded, folder=tmp_path)
-    file = io.read(tmp_path / "chunk-000009", "chunk")
+    file = io.read(kept(tmp_path)[9], "chunk")
     assert torch.equal(file.tensors["theta"], sims.theta[225:])
     assert torch.equal(file.tensors["x"], sims.x[225:])
 
