@@ -90,6 +90,7 @@ class Method(ABC):
         corrections: Langevin corrections that the method needs after each step of the sampler.
         has_density: whether the guided denoiser is a fixed, differentiable function, so that its draws have a density.
         pools: whether the method draws many base samples at each observation.
+        reweights: whether its draws are base samples, resampled by r and not moved: as good as these weights are.
         why: one sentence: why this method was taken.
     """
 
@@ -100,6 +101,7 @@ class Method(ABC):
     corrections: int = 0
     has_density: bool = True
     pools: bool = False
+    reweights: bool = False
     why: str = "asked for"
 
     def __init__(self, problem: Problem, settings: Any = None):

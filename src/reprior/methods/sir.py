@@ -50,6 +50,7 @@ class SIR(Method):
     summary = "importance resampling of a pool of base samples"
     Settings = SIRSettings
     pools = True
+    reweights = True
     settings: SIRSettings
 
     def draw(self, denoiser: Denoiser, n: int, sampler: Sampler, generator: Generator) -> Drawn:
