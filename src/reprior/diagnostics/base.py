@@ -3,17 +3,17 @@
 A base that has learned too little is still calibrated: it answers with the posterior given what it can tell apart, which
 is too wide, and ranks do not show it. What does:
 
-**Simulations behind the answer.** A linear regression of theta on x, with Gaussian residuals of covariance C, needs few
-simulations. What the base says beyond it at x is
+**Local simulations.** A linear regression of theta on x, with Gaussian residuals of covariance C, needs few simulations. What
+the base says beyond it at x is
 
     I(x) = E_p(theta|x)[ log p(theta | x) - log N(theta; A x + b, C) ]   (nats)
 
-and only a share exp(-I) of the N stored simulations lies where this answer is. To see a shape in d dimensions some are
+and only a part exp(-I) of the N stored simulations lies where this answer is. To see a shape in d dimensions some are
 needed in each cell of a grid of three cells a side: N exp(-I) / 3^d (with d at most 6 here) is how many there are.
 
-**Left-over information.** theta minus the denoised mean must be unpredictable from x. A ridge regression of that residual
+**Residual information.** theta minus the denoised mean must be unpredictable from x. A ridge regression of that residual
 on hinge functions of the entries of x (and of their sorted values, for a series), fitted on some stored simulations
-and judged on others, finds what the base left in the data; at x it gives the shift the base misses.
+and judged on others, finds what the base did not take from the data; at x it gives the shift the base misses.
 """
 
 from __future__ import annotations
@@ -25,24 +25,102 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from reprior.diagnostics.case import Case
+from reprior.diagnostics.check import Check, Figure, missing
+from reprior.diagnostics.draws import Scene
+from reprior.errors import InputError
 from reprior.posterior import Posterior
 from reprior.standardizer import Standardizer
 
-__all__ = ["LeftOver", "find_left_over", "simulations_behind"]
+__all__ = ["LocalSimulations", "Residual", "ResidualInformation", "fit_residual", "local_simulations"]
 
-GRID_DIM = 6  # beyond, no number of simulations fills a grid, and none is asked for
-DENSITY_DRAWS = 150
-DENSITY_STEPS = 16
-ROWS = 20_000  # stored simulations that the regressions use
-NOISE = 2.0  # of the noisy parameters, standardised: the prior's own scale, where x matters most
-ENTRIES = 128  # of x; longer series are averaged in blocks
-SERIES = 16  # more entries than this are also looked at in sorted order
-HINGES = (0.1, 0.3, 0.5, 0.7, 0.9)
-RIDGES = (10.0, 100.0, 1_000.0, 10_000.0)  # for 15,000 rows
-LEAST = 0.02  # held-out R^2 that is told from nothing
+GROUP = "The base posterior"
+FEWEST = 1_000  # stored simulations: with fewer, both regressions mostly fit noise
+GRID_DIM = 6  # dimensions of the grid: beyond, no number of simulations fills one, and none is asked for
+DENSITY_DRAWS = 150  # whose average is I(x), to about 0.1 nats
+DENSITY_STEPS = 16  # of the flow behind a log-density: its error is far below that of the average
+ROWS = 20_000  # stored simulations that a regression uses: more would not change it
+NOISE = 2.0  # of the noisy parameters, in prior standard deviations: where the denoised mean leans on x most
+ENTRIES = 128  # of x: a longer series is averaged in so many blocks, or the regression would have too many columns
+SERIES = 16  # entries of x beyond which it may be a series, whose values are also looked at in sorted order
+HINGES = (0.1, 0.3, 0.5, 0.7, 0.9)  # quantiles of an entry of x at which the regression may bend
+RIDGES = (10.0, 100.0, 1_000.0, 10_000.0)  # penalties that are tried, for 15,000 rows
+SMALLEST_R2 = 0.02  # held-out R^2 below which a regression has found nothing
 
 
-def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
+class LocalSimulations(Check):
+    """Stored simulations in each cell of a grid over the base posterior at x."""
+
+    name = "local_simulations"
+    title = "Local simulations"
+    meaning = (
+        "Stored simulations that lie where the base posterior is, beyond what a linear fit explains, in each cell of a "
+        "grid of three cells a side. Few: it is narrower than they can resolve."
+    )
+    group = GROUP
+    bad = "low"
+    caution = 6.0
+    stop = 1.0
+
+    def look(self, case: Case) -> Figure:
+        if why := _too_few(case):
+            return missing(why)
+        largest = case.settings.density_dim
+        if case.posterior.dim > largest:
+            return missing(f"densities take long beyond {largest} parameters (density_dim of the settings)")
+        try:
+            few = min(local_simulations(case.posterior, scene.x, scene.base) for scene in case.scenes)
+        except InputError as error:  # an sbi posterior whose density is not normalised
+            return missing(str(error))
+        if math.isnan(few):
+            return Figure(few, "the base gives no finite log-density at its own samples", outcome="stop")
+        return Figure(few)
+
+
+class ResidualInformation(Check):
+    """The shift that the base misses at x, in standard deviations of the adapted posterior."""
+
+    name = "residual_information"
+    title = "Residual information in the data"
+    meaning = (
+        "How far a plain regression on the stored simulations would still move the posterior at x, in its standard "
+        "deviations."
+    )
+    group = GROUP
+    bad = "high"
+    caution = 0.5
+    stop = 1.0
+
+    def look(self, case: Case) -> Figure:
+        if why := _too_few(case):
+            return missing(why)
+        if not case.denoises:
+            return missing("this base is no diffusion: it has no denoised mean")
+        if not all(scene.usable for scene in case.scenes):
+            return missing("there are too few adapted samples")
+        residual = fit_residual(case.posterior, case.seed)
+        return self.at_worst(case, lambda scene: _missed(residual, case.posterior, scene))
+
+
+def _too_few(case: Case) -> str:
+    """Why there are not enough stored simulations; empty if there are."""
+    if case.simulations is None:
+        return "no stored simulations are attached"
+    count = len(case.simulations)
+    return f"{count} stored simulations are too few to judge by" if count < FEWEST else ""
+
+
+def _missed(residual: Residual, posterior: Posterior, scene: Scene) -> Figure:
+    """The largest missed shift, in standard deviations of the adapted posterior, and its parameter."""
+    # A likelihood that is off by a shift moves the posterior by it times the variance, so the narrower one less.
+    narrower = (scene.adapted.std(0) / scene.base.std(0).clamp(min=1e-12)).clamp(max=2).double()
+    shift = (residual.shift(posterior, scene.x) * narrower).abs()
+    i = int(shift.argmax())
+    note = f"In {posterior.parameters[i]}; held-out R² {float(residual.r2.max()):.2g}." if shift[i] > 0 else ""
+    return Figure(float(shift[i]), note)
+
+
+def local_simulations(posterior: Posterior, x: Tensor, base: Tensor) -> float:
     """N exp(-I(x)) / 3^d: how many stored simulations there are in each cell of a grid over the base posterior at x.
 
     Arguments:
@@ -57,8 +135,8 @@ def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
     design = _with_one(_entries(posterior, simulations.x[:ROWS]))
     gram = design.T @ design + 1e-3 * len(design) * torch.eye(design.shape[1], dtype=torch.float64)
     slope = torch.linalg.solve(gram, design.T @ theta)
-    left = theta - design @ slope
-    cov = left.T @ left / len(left) + 1e-9 * torch.eye(theta.shape[1], dtype=torch.float64)
+    rest = theta - design @ slope
+    cov = rest.T @ rest / len(rest) + 1e-9 * torch.eye(theta.shape[1], dtype=torch.float64)
     draws = base[:DENSITY_DRAWS]
     here = _with_one(_entries(posterior, x)) @ slope
     guess = torch.distributions.MultivariateNormal(here, cov).log_prob(scale.forward(draws).double())
@@ -71,8 +149,8 @@ def simulations_behind(posterior: Posterior, x: Tensor, base: Tensor) -> float:
 
 
 @dataclass(frozen=True)
-class LeftOver:
-    """What x still says about the residuals of a base.
+class Residual:
+    """What x still says about theta minus its denoised mean.
 
     Attributes:
         r2: the held-out R^2 of the regression for each parameter, with shape (d,).
@@ -96,7 +174,7 @@ class LeftOver:
         return (_features(_entries(posterior, x), self.knots, self.sorted_scale) @ self.weights)[0]
 
 
-def find_left_over(posterior: Posterior, seed: int) -> LeftOver:
+def fit_residual(posterior: Posterior, seed: int) -> Residual:
     """Regresses the residuals of the base on x.
 
     Arguments:
@@ -109,27 +187,27 @@ def find_left_over(posterior: Posterior, seed: int) -> LeftOver:
     generator = torch.Generator().manual_seed(seed + 715_517)
     rows = torch.randperm(len(simulations), generator=generator)[:ROWS]
     x = simulations.x[rows]
-    left = _residuals(posterior, simulations.theta[rows], x, generator)
-    left = left / left.std(0).clamp(min=1e-12)
+    residual = _residuals(posterior, simulations.theta[rows], x, generator)
+    residual = residual / residual.std(0).clamp(min=1e-12)
     entries = _entries(posterior, x)
     cut = 3 * len(rows) // 4
     knots = torch.quantile(entries[:cut], torch.tensor(HINGES, dtype=torch.float64), dim=0)
     ordered = Standardizer.fit(entries[:cut].sort(1).values)
     features = _features(entries, knots, ordered)
     fit, held = features[:cut], features[cut:]
-    gram, right = fit.T @ fit, fit.T @ left[:cut]
+    gram, right = fit.T @ fit, fit.T @ residual[:cut]
     eye = torch.eye(len(gram), dtype=torch.float64)
-    target = left[cut:]
+    target = residual[cut:]
     total = (target - target.mean(0)).square().sum(0).clamp(min=1e-12)
-    r2 = torch.full((left.shape[1],), -math.inf, dtype=torch.float64)
+    r2 = torch.full((residual.shape[1],), -math.inf, dtype=torch.float64)
     weights = torch.zeros_like(right)
     for ridge in RIDGES:
         found = torch.linalg.solve(gram + ridge * cut / 15_000 * eye, right)
         score = 1 - (target - held @ found).square().sum(0) / total
         better = score > r2
         r2, weights = torch.where(better, score, r2), torch.where(better, found, weights)
-    weights = torch.where(r2 > LEAST, weights, torch.zeros_like(weights))
-    return LeftOver(r2, weights, knots, ordered)
+    weights = torch.where(r2 > SMALLEST_R2, weights, torch.zeros_like(weights))
+    return Residual(r2, weights, knots, ordered)
 
 
 @torch.no_grad()
@@ -139,7 +217,7 @@ def _residuals(posterior: Posterior, theta: Tensor, x: Tensor, generator: torch.
     s = min(NOISE, posterior.base.s_max)
     noisy = clean + s * torch.randn(clean.shape, generator=generator)
     parts = []
-    for start in range(0, len(x), 5_000):
+    for start in range(0, len(x), 5_000):  # rows at once, which bounds the memory
         some = slice(start, start + 5_000)
         denoiser = posterior.condition(x[some])
         z = noisy[some].unsqueeze(0).to(posterior.device)
@@ -157,6 +235,7 @@ def _entries(posterior: Posterior, x: Tensor) -> Tensor:
 
 
 def _features(entries: Tensor, knots: Tensor, ordered: Standardizer) -> Tensor:
+    """A constant, the entries, their hinges, and for a series the sorted entries and their squares, with shape (n, F)."""
     parts = [entries, *((entries - knot).clamp(min=0) for knot in knots)]
     if entries.shape[1] > SERIES:
         rank = ordered.forward(entries.sort(1).values)

@@ -6,44 +6,43 @@ which is what calibration under q needs. At each such x the adapted posterior is
 - SBC: the rank of each true parameter among the draws is uniform. Tested per parameter by Kolmogorov-Smirnov, by the
   mean of the ranks (a shift) and by their spread (a posterior too wide or too narrow, which KS hardly sees);
   Bonferroni over all of them.
-- TARP: for a random point, the share of draws nearer to it than the truth is uniform too (all parameters together);
+- TARP: for a random point, the fraction of draws nearer to it than the truth is uniform too (all parameters together);
   the same three tests.
 
 A pair drawn twice by the resampling is no second witness: it is drawn at once and counted with its multiplicity m, and
 every test uses n_eff = (sum m)^2 / sum m^2.
 
 References:
-    Talts et al. (2018), Validating Bayesian inference algorithms with simulation-based calibration.
-    Lemos et al. (2023), Sampling-based accuracy testing of posterior estimators for general inference (TARP).
+    Talts et al. (2018), Validating Bayesian inference algorithms with simulation-based calibration, arXiv 1804.06788.
+    Lemos et al. (2023), Sampling-based accuracy testing of posterior estimators for general inference (TARP), arXiv 2302.03026.
 """
 
 from __future__ import annotations
 
-import copy
 import math
-import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from scipy import stats
 from torch import Tensor
 
-from reprior_bench import metrics
 from reprior.adapted import AdaptedPosterior
+from reprior.diagnostics.check import Check, Figure, missing
 from reprior.diagnostics.draws import draw_adapted
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
-from reprior.methods.method import Guidance
-from reprior.methods.sir import SIRGuidance, systematic
-from reprior.methods.rejuvenate import RejuvenateGuidance
-from reprior.methods.transport import TransportGuidance
+from reprior.weights import relative_ess, systematic
 
-__all__ = ["Calibration", "calibrate", "coverage", "ranks", "uniformity"]
+if TYPE_CHECKING:
+    from reprior.diagnostics.case import Case
 
-POOL = 200  # base draws behind each observation, for methods that resample a pool
-PROBES = 30  # base draws at each that tell transport how wide the posterior is
-STEPS = 14
+__all__ = ["SBC", "TARP", "Calibration", "Pairs", "calibrate", "coverage", "ranks", "uniformity"]
+
+GROUP = "Calibration under the target prior"
+STEPS = 14  # of the sampler: ranks among a few draws do not feel the rest of its error
+POOLED = 3  # a method that draws a pool at each observation is asked at so many times fewer of them
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,6 @@ class Calibration:
         sbc_p: the smallest of the 3 d p values, times 3 d (at most 1).
         tarp_p: the smallest of the 3 p values, times 3 (at most 1).
         spread: for each parameter, the spread of the ranks against a uniform's: above 1, the posterior is too narrow.
-        seconds: the time it took.
         why_not: why there is no calibration; empty if there is.
         failed: whether that is because the method failed at the stored observations.
     """
@@ -72,40 +70,38 @@ class Calibration:
     sbc_p: float
     tarp_p: float
     spread: tuple[float, ...]
-    seconds: float
     why_not: str = ""
     failed: bool = False
 
 
 def calibrate(
-    adapted: AdaptedPosterior, pairs: int = 300, draws: int = 50, least: float = 30.0, seed: int = 0
+    adapted: AdaptedPosterior, pairs: int = 300, draws: int = 50, fewest: float = 30.0, seed: int = 0
 ) -> Calibration:
     """Calibrates an adapted posterior on stored pairs resampled towards q.
 
     Arguments:
         adapted: the adapted posterior, with its stored simulations.
-        pairs: how many pairs are resampled; a third of them for methods that resample a pool at each.
+        pairs: how many pairs are resampled; a third of them for methods that draw a pool at each.
         draws: adapted draws at each.
-        least: the least effective number of pairs; with fewer, nothing is said.
+        fewest: the smallest effective number of pairs; with fewer, nothing is said.
         seed: makes it repeatable.
     """
     if pairs == 0:
         return _none(math.nan, "it was left out by the settings")
     if pairs < 150 or draws < 20:
         raise InputError(f"calibration needs at least 150 pairs and 20 draws; got {pairs} and {draws}")
-    began = time.monotonic()
     simulations = adapted.posterior.simulations
     if simulations is None:
         return _none(0.0, "no stored simulations are attached")
     log_r = adapted.change.log_r(simulations.theta).double()
     if not bool(torch.isfinite(log_r).any()):
         return _none(0.0, "no stored parameter has mass under the target prior")
-    effective = metrics.ess(log_r) * len(log_r)
-    if effective < least:
+    effective = relative_ess(log_r) * len(log_r)
+    if effective < fewest:
         return _none(effective, f"{effective:.0f} effective pairs are too few to calibrate on")
     generator = torch.Generator().manual_seed(seed)
-    light = _lighter(adapted.guidance)
-    count = pairs // 3 if isinstance(light, (RejuvenateGuidance, SIRGuidance)) else pairs
+    light = adapted.method.lighter()
+    count = pairs // POOLED if light.pools else pairs
     rows, counts = systematic(log_r, count, generator).unique(return_counts=True)
     theta, x = simulations.theta[rows], simulations.x[rows]
     try:
@@ -115,24 +111,19 @@ def calibrate(
     fine = torch.isfinite(samples).all(-1).all(0)
     if not bool(fine.any()):
         return _none(effective, "the method gives draws that are not finite at the stored observations", failed=True)
-    samples, theta, counts = samples[:, fine], theta[fine], counts[fine]
+    samples, theta, weights = samples[:, fine], theta[fine], counts[fine].double()
     u = ranks(samples, theta, generator)
     f = coverage(samples, theta, adapted.posterior.scales.theta.scale, generator)
-    weights = counts.double()
-    p_values = [uniformity(u[:, i], weights) for i in range(u.shape[1])]
-    worst = min(min(p) for p in p_values)
-    n_eff = float(weights.sum() ** 2 / weights.square().sum())
-    spread = tuple(_spread(u[:, i], weights) for i in range(u.shape[1]))
+    worst = min(min(uniformity(column, weights)) for column in u.T)
     return Calibration(
         effective,
-        n_eff,
+        float(weights.sum() ** 2 / weights.square().sum()),
         u,
         f,
         weights,
         min(1.0, 3 * u.shape[1] * worst),
         min(1.0, 3 * min(uniformity(f, weights))),
-        spread,
-        time.monotonic() - began,
+        tuple(_spread(column, weights) for column in u.T),
     )
 
 
@@ -149,7 +140,7 @@ def ranks(samples: Tensor, theta: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def coverage(samples: Tensor, theta: Tensor, scale: Tensor, generator: torch.Generator) -> Tensor:
-    """The TARP statistic: the share of draws nearer to a random point than the truth, in (0, 1); shape (n,).
+    """The TARP statistic: the fraction of draws nearer to a random point than the truth, in (0, 1); shape (n,).
 
     The point for one pair is the true parameter of another: independent of the pair, and where q has its mass.
 
@@ -193,21 +184,76 @@ def _spread(u: Tensor, weights: Tensor) -> float:
     return float(torch.sqrt((w * (u - 0.5) ** 2).sum() * 12))
 
 
-def _lighter(guidance: Guidance) -> Guidance | None:
-    """The same method at less cost, as hundreds of observations are drawn at; None if it is as light as it gets."""
-    if isinstance(guidance, RejuvenateGuidance):
-        settings = replace(guidance.settings, pool=min(POOL, guidance.settings.pool))
-        return RejuvenateGuidance(guidance.change, guidance.noise, settings, guidance.learned)
-    if isinstance(guidance, SIRGuidance):
-        return SIRGuidance(guidance.change, replace(guidance.settings, pool=min(POOL, guidance.settings.pool)))
-    if isinstance(guidance, TransportGuidance):
-        light = copy.copy(guidance)
-        light.probes, light.component_draws = PROBES, POOL
-        light.fallback = None if guidance.fallback is None else _lighter(guidance.fallback)
-        return light
-    return None
-
-
 def _none(effective: float, why: str, failed: bool = False) -> Calibration:
     empty = torch.zeros(0)
-    return Calibration(effective, 0.0, empty, empty, empty, math.nan, math.nan, (), 0.0, why, failed)
+    return Calibration(effective, 0.0, empty, empty, empty, math.nan, math.nan, (), why, failed)
+
+
+# The checks
+
+
+class Pairs(Check):
+    """The effective number of stored pairs under q."""
+
+    name = "pairs"
+    title = "Stored simulations under the target prior"
+    meaning = "Effective number of stored pairs (parameters, data) once weighted towards the target prior."
+    group = GROUP
+    bad = "low"
+    caution = 30.0
+    stop = 0.0
+    worst = "caution"  # too few pairs leave calibration unknown; they do not make the posterior wrong
+
+    def look(self, case: Case) -> Figure:
+        made = case.calibration
+        if math.isnan(made.effective):
+            return missing(made.why_not)
+        note = f"Not calibrated: {made.why_not}." if made.why_not and not made.failed else ""
+        return Figure(made.effective, note)
+
+
+def _no_figure(made: Calibration) -> Figure:
+    """What SBC and TARP say where there is no calibration: a method that fails at stored observations is a bad sign."""
+    return Figure(math.nan, f"{made.why_not}.", outcome="caution") if made.failed else missing(made.why_not)
+
+
+class SBC(Check):
+    """The p value of the rank tests, corrected for their number."""
+
+    name = "sbc"
+    title = "Calibration: ranks (SBC)"
+    meaning = (
+        "True parameters must rank uniformly among adapted samples. p value of the worst parameter, corrected for the "
+        "number of tests."
+    )
+    group = GROUP
+    bad = "low"
+    caution = 0.003
+    stop = 1e-5
+
+    def look(self, case: Case) -> Figure:
+        made = case.calibration
+        if made.why_not:
+            return _no_figure(made)
+        spread = max(made.spread, key=lambda v: abs(math.log(max(v, 1e-3))))
+        uneven = made.sbc_p < case.threshold(self)[0] and abs(spread - 1) > 0.05  # ranks 5 % too spread are seen by eye
+        note = f"The adapted posterior looks too {'narrow' if spread > 1 else 'wide'}." if uneven else ""
+        return Figure(made.sbc_p, note)
+
+
+class TARP(Check):
+    """The p value of the coverage tests, corrected for their number."""
+
+    name = "tarp"
+    title = "Calibration: coverage (TARP)"
+    meaning = (
+        "Regions said to hold a part of the posterior must hold the truth that often, all parameters together. p value."
+    )
+    group = GROUP
+    bad = "low"
+    caution = 0.003
+    stop = 1e-5
+
+    def look(self, case: Case) -> Figure:
+        made = case.calibration
+        return _no_figure(made) if made.why_not else Figure(made.tarp_p)

@@ -1,28 +1,25 @@
 """What is drawn for a report: base and adapted samples at one observation, and where q puts observations.
 
-Adapted samples are drawn by the method itself, without the weight checks that `AdaptedPosterior.sample` adds for every
-observation, so that hundreds of observations stay cheap.
+Adapted samples are drawn by the method itself, without the `Info` that `AdaptedPosterior.sample` makes, so that hundreds of
+observations stay cheap.
 """
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Generator, Tensor
 
 from reprior.adapted import AdaptedPosterior
-from reprior.change import PriorChange
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.errors import InputError
-from reprior.methods.method import Guidance
-from reprior.posterior import Posterior
-from reprior.methods.learned.pool import likely_x
+from reprior.methods.method import Method
+from reprior.observations import likely_x
 
 __all__ = ["Scene", "draw_adapted", "make_scene", "typical_x"]
 
-LEAST = 200  # adapted draws that a comparison needs
+FEWEST = 200  # adapted draws that a comparison needs: with fewer its own error is larger than the thresholds
 
 
 @dataclass(frozen=True)
@@ -33,11 +30,10 @@ class Scene:
         x: the observation, with shape (1, m).
         base: draws of p(theta | x), with shape (pool, d).
         adapted: draws of the adapted posterior that are finite, with shape (n, d); none if it failed.
-        log_r: log q/p of the base draws, with shape (pool,).
+        log_r: log weights q/p of the base draws, with shape (pool,).
         log_r_adapted: log q/p of the adapted draws, with shape (n,).
-        finite: the share of adapted draws that were finite; 0 if it failed.
+        finite: the fraction of adapted draws that were finite; 0 if it failed.
         failed: why the method could not draw at all; empty if it could.
-        seconds: the time it took to draw the adapted ones.
     """
 
     x: Tensor
@@ -46,13 +42,12 @@ class Scene:
     log_r: Tensor
     log_r_adapted: Tensor
     finite: float
-    failed: str
-    seconds: float
+    failed: str = ""
 
     @property
     def usable(self) -> bool:
         """Whether there are enough adapted draws to compare with anything."""
-        return len(self.adapted) >= LEAST
+        return len(self.adapted) >= FEWEST
 
 
 def draw_adapted(
@@ -61,11 +56,12 @@ def draw_adapted(
     n: int,
     sampler: Sampler,
     generator: Generator,
-    guidance: Guidance | None = None,
+    method: Method | None = None,
 ) -> tuple[Tensor, float]:
     """Draws of the adapted posterior at K observations, with shape (n, K, d), inside the supports of p and q.
 
-    With them goes the share of the first draws that was finite: the others are drawn again without a word.
+    With them goes the fraction of the first draws that was finite: the others are drawn again without a word. One observation
+    that cannot be drawn is an error.
 
     Arguments:
         adapted: the adapted posterior.
@@ -73,15 +69,18 @@ def draw_adapted(
         n: draws for each.
         sampler: the sampler.
         generator: the source of randomness.
-        guidance: another method in place of the adapted posterior's own.
+        method: another method in place of the adapted posterior's own.
     """
-    used = adapted if guidance is None else replace(adapted, guidance=guidance)
-    if used.guidance.corrections and not sampler.corrections:
-        sampler = replace(sampler, corrections=used.guidance.corrections)
+    used = adapted if method is None else replace(adapted, method=method)
+    if used.method.corrections and not sampler.corrections:
+        sampler = replace(sampler, corrections=used.method.corrections)
     denoiser = used.posterior.condition(x)
-    z, _ = used.guidance.draw(denoiser, n, sampler, generator)
-    finite = float(torch.isfinite(z).all(-1).float().mean())
-    return used._fill(used.posterior.to_user(z), denoiser, sampler, generator)[0], finite
+    drawn = used.method.draw(denoiser, n, sampler, generator)
+    finite = float(torch.isfinite(drawn.theta).all(-1).float().mean())
+    theta, _, lost = used.fill(used.posterior.to_user(drawn.theta), denoiser, sampler, generator)
+    for reason in (*drawn.failed.values(), *lost.values()):
+        raise InputError(reason)
+    return theta, finite
 
 
 def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: int) -> Scene:
@@ -97,25 +96,30 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
     generator = torch.Generator().manual_seed(seed)
     base = chunked(adapted.posterior.condition(x), pool, adapted.sampler, generator)
     base = adapted.posterior.to_user(base)[:, 0]
-    began = time.monotonic()
     failed = ""
     try:
         theta, finite = draw_adapted(adapted, x, n, adapted.sampler, generator)
         theta = theta[:, 0]
+        theta = theta[torch.isfinite(theta).all(-1)]
     except InputError as error:  # a method that cannot do this change says why
         theta, finite, failed = base[:0], 0.0, str(error)
-    seconds = time.monotonic() - began
     log_r = adapted.change.log_w(adapted.change.scale.forward(base)).double()
     log_r_adapted = adapted.change.log_r(theta).double() if len(theta) else log_r[:0]
-    return Scene(x, base, theta, log_r, log_r_adapted, finite, failed, seconds)
+    return Scene(x, base, theta, log_r, log_r_adapted, finite, failed)
 
 
-def typical_x(posterior: Posterior, change: PriorChange, n: int, seed: int) -> Tensor:
-    """Stored observations where q puts them, with shape (n, m)."""
-    simulations = posterior.simulations
+def typical_x(adapted: AdaptedPosterior, n: int, seed: int) -> Tensor:
+    """Stored observations where q puts them, with shape (n, m).
+
+    Arguments:
+        adapted: the adapted posterior, with its stored simulations.
+        n: how many.
+        seed: picks them.
+    """
+    simulations = adapted.posterior.simulations
     if simulations is None:
         raise InputError(
             "diagnose without an observation needs the stored simulations: give x, or attach them with "
             "posterior.with_simulations(theta, x) (on the command line: --x or --simulations)"
         )
-    return likely_x(simulations, change, n, torch.Generator().manual_seed(seed))
+    return likely_x(simulations, adapted.change, n, torch.Generator().manual_seed(seed))

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from reprior.diagnostics import figures
-from reprior.diagnostics.checks import GROUPS, short
+from reprior.diagnostics.check import Outcome, short
+from reprior.diagnostics.corner import corner_figure
+from reprior.diagnostics.style import DPI
 from reprior.io import write_text
 
 if TYPE_CHECKING:
-    from reprior.diagnostics.verdict import Report
+    from reprior.diagnostics.report import Report
 
 __all__ = ["render", "write_html"]
 
@@ -49,14 +51,22 @@ def render(report: Report) -> str:
         about=report.about,
         summary=SUMMARY[report.verdict],
         badge=report.verdict.replace(" ", "-"),
-        groups={title: [_row(report[name]) for name in names] for title, names in GROUPS.items()},
+        groups=_groups(report),
         figures=_figures(report),
         table=_table(report),
         observation=_observation(report),
     )
 
 
-def _row(one: Any) -> dict[str, str]:
+def _groups(report: Report) -> dict[str, list[dict[str, str]]]:
+    """The rows of the checks by group, in the order of the report."""
+    groups: dict[str, list[dict[str, str]]] = {}
+    for one in report.checks:
+        groups.setdefault(one.group, []).append(_row(one))
+    return groups
+
+
+def _row(one: Outcome) -> dict[str, str]:
     return {
         "title": one.title,
         "meaning": one.meaning,
@@ -73,7 +83,7 @@ def _figures(report: Report) -> dict[str, dict[str, Any]]:
     which = figures.shown(scene.base, scene.adapted if scene.usable else scene.base)
     made = {
         "priors": figures.priors_figure(report.prior, report.target, names, which),
-        "corner": figures.corner_figure(scene, names, which),
+        "corner": corner_figure(scene, names, which),
     }
     if bool((scene.log_r > -math.inf).any()):  # else there is no weight to show
         made["weights"] = figures.weights_figure(scene)
@@ -88,7 +98,7 @@ def _figures(report: Report) -> dict[str, dict[str, Any]]:
 
 def _width(png: bytes) -> int:
     """The width in CSS pixels at which text in the figure has its own size (the header holds it in pixels)."""
-    return round(int.from_bytes(png[16:20], "big") * 96 / figures.DPI)
+    return round(int.from_bytes(png[16:20], "big") * 96 / DPI)
 
 
 def _table(report: Report) -> list[dict[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from reprior.adapted import AdaptedPosterior
-from reprior.diagnostics.verdict import DiagnoseSettings, Report, diagnose
+from reprior.diagnostics.report import DiagnoseSettings, Report, diagnose
 from reprior.errors import FileFormatError, InputError
 from reprior.loading import load
+from reprior.simulations import Simulations
 
 __all__ = ["read_x", "run_report"]
 
@@ -39,13 +41,9 @@ def run_report(
     if not isinstance(adapted, AdaptedPosterior):
         raise InputError(
             f"{adapted_path} holds a posterior whose prior was not changed; save an adapted one: "
-            "reprior.adapt(posterior, q).save(path, simulations=True)"
+            "reprior.adapt(posterior, q).save(path)"
         )
     if simulations is not None:
-        from dataclasses import replace
-
-        from reprior.simulations import Simulations
-
         stored = Simulations.load(simulations, prior=adapted.posterior.prior)
         adapted = replace(adapted, posterior=adapted.posterior.with_simulations(stored.theta, stored.x))
     observed = None if x is None else read_x(x)
