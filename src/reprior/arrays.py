@@ -8,5 +8,5 @@ __all__ = ["as_array"]
 
 
 def as_array(value: Any) -> Any:
-    """A table of pandas (or polars) as a numpy array; anything else as it is."""
+    """A table of pandas or polars as a numpy array; anything else as it is."""
     return value.to_numpy() if hasattr(value, "to_numpy") else value

@@ -14,7 +14,7 @@ class InputError(RepriorError, ValueError):
 
 
 class RefusedError(InputError):
-    """A change of prior that the method asked for cannot make; the message says why, and often which one can."""
+    """A change of prior that a method cannot make; the message says why, and often which method can."""
 
 
 class SupportError(InputError):

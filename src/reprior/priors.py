@@ -221,11 +221,6 @@ def sample(prior: Any, n: int, seed: int) -> Tensor:
     return theta if theta.ndim == 2 else theta.reshape(n, -1)
 
 
-def mark(log_density: Tensor) -> Tensor:
-    """Replaced by `fingerprint`; it goes when posterior.py has moved."""
-    return torch.tensor(fingerprint(lambda _: log_density, log_density))
-
-
 def key(prior: Any) -> Any:
     """Plain data that a prior is told by, for the key of a result that depends on it (`reprior.store`).
 

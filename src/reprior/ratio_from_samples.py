@@ -1,7 +1,8 @@
-"""log q/p when q is known by samples only: a logistic classifier between samples of q and of p.
+"""log q/p where q is known by samples only: a classifier learns to tell samples of q from samples of p.
 
-With as many of one as of the other, the classifier's logit is log q(theta) / p(theta) at the optimum. The network is
-the paper's: three hidden layers of 128 units, SiLU.
+It minimises E_q[softplus(-a)] + E_p[softplus(a)] over the logit a(theta). The minimum is at a = log q(theta) / p(theta)
+(Cranmer, Pavez and Louppe 2015, arXiv 1506.02169). The network has three hidden layers of 128 SiLU units, as in the paper
+that this library follows ("Guidance for Prior Change via Density Ratio Estimation").
 """
 
 from __future__ import annotations
@@ -14,15 +15,23 @@ from torch import Tensor, nn
 from torch.nn.functional import softplus
 
 from reprior.networks.fit import Training, fit
+from reprior.seeds import seeded
 from reprior.standardizer import Standardizer
 
 __all__ = ["RatioNetwork", "learn_log_ratio"]
 
+# A few thousand samples are usual: the weights decay a little, and patience is short, against learning them by heart.
 DEFAULT = Training(steps=3_000, batch=2_048, learning_rate=1e-3, weight_decay=1e-4, evaluate_every=200, patience=6)
 
 
 class RatioNetwork(nn.Module):
-    """A learned log q/p of parameters in the user's units, theta with shape (*, d) -> (*)."""
+    """A learned log q/p of parameters in the user's units, theta with shape (*, d) -> (*).
+
+    Arguments:
+        scale: the standardisation of theta.
+        width: units of a hidden layer.
+        layers: number of hidden layers.
+    """
 
     scale: Standardizer
 
@@ -56,14 +65,13 @@ def learn_log_ratio(
 
     Arguments:
         target: samples of q, with shape (n, d).
-        prior: samples of p, with shape (n', d).
+        prior: samples of p, with shape (n', d); in each step as many are drawn from them as from those of q.
         scale: the standardisation of theta.
         seed: the same seed gives the same network.
         training: the training settings.
-        progress: show a progress bar.
+        progress: whether to show a progress bar.
     """
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         network = RatioNetwork(scale)
     generator = torch.Generator().manual_seed(seed)
     target = target[torch.randperm(len(target), generator=generator)]

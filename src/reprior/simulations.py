@@ -24,9 +24,10 @@ from reprior.errors import InputError
 __all__ = ["Simulations", "coarse_columns"]
 
 _KIND = "simulations"
-_DRAWN = 5_000  # simulations, and draws of the prior, that are compared
-_ALIKE = 1e-9  # p-value below which theta is not drawn from the prior
-_DIGITS = 1_000.0  # steps of single precision that the spread of a column must hold
+_COMPARED = 5_000  # simulations, and draws of the prior: 5,000 of each show a shift by .2 standard deviations
+_P_VALUE = 1e-9  # below it, theta is not drawn from the prior: with 10 parameters, one false warning in 10^8 trainings
+_STEPS = 1_000.0  # of single precision, that the spread of a column must hold: rounding is then .1 % of the spread
+_OUTSIDE = 0.01  # the fraction of theta outside the prior's support that may be rounding at an edge
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +75,7 @@ class Simulations:
             x: Data, with shape (n, m), likewise.
             prior: The prior p, as `reprior.priors.as_prior` takes it, or None.
             parameters: Names of the d parameters; None names them theta_1, ..., theta_d.
-            max_bad_fraction: Share of unusable rows above which the simulations are refused, in [0, 1).
+            max_bad_fraction: Fraction of unusable rows above which the simulations are refused, in [0, 1).
             missing: What NaN in x means. "drop": a failed simulation. "keep": a value that was not observed;
                 then only rows with infinity, with nothing observed, or with unusable theta are dropped.
         """
@@ -119,17 +120,17 @@ class Simulations:
         """Warns where theta does not look like draws of the prior (a Kolmogorov-Smirnov test for each parameter).
 
         Arguments:
-            hint: what it may come from.
+            hint: what may be the reason; it ends the warning.
         """
         from scipy.stats import ks_2samp
 
-        draws = priors.sample(self.prior, _DRAWN, seed=0)
+        draws = priors.sample(self.prior, _COMPARED, seed=0)
         # Some of all rows: those of several rounds, or campaigns, stand one after the other.
-        some = self.theta[torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:_DRAWN]]
+        some = self.theta[torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:_COMPARED]]
         for i, name in enumerate(self.parameters):
             test = ks_2samp(some[:, i].numpy(), draws[:, i].numpy(), method="asymp")
             p_value = float(test.pvalue)  # pyright: ignore
-            if p_value < _ALIKE:
+            if p_value < _P_VALUE:
                 warnings.warn(f"{name} of the simulations is not distributed as under the prior. {hint}", stacklevel=3)
                 return
 
@@ -145,7 +146,7 @@ class Simulations:
         """Splits the rows at random into two parts without overlap.
 
         Arguments:
-            fraction: Share of rows in the first part, in (0, 1).
+            fraction: Fraction of rows in the first part, in (0, 1).
             seed: Seed of the split.
         """
         n = len(self)
@@ -215,15 +216,15 @@ def _check_shapes(theta: Tensor, x: Tensor) -> None:
 def _report_dropped(dropped: int, n: int, limit: float) -> None:
     if dropped == 0:
         return
-    share = dropped / n
-    if share > limit:
+    fraction = dropped / n
+    if fraction > limit:
         raise InputError(
-            f"{dropped} of {n} simulations ({share:.1%}) hold NaN or infinity; max_bad_fraction allows "
+            f"{dropped} of {n} simulations ({fraction:.1%}) hold NaN or infinity; max_bad_fraction allows "
             f'{limit:.1%}. Mend the simulator or raise max_bad_fraction; if NaN means "not observed", train '
             "network='simformer', or pass missing=\"keep\" where simulations are made."
         )
     warnings.warn(
-        f"dropped {dropped} of {n} simulations ({share:.1%}) with NaN or infinity: the rest follow the prior "
+        f"dropped {dropped} of {n} simulations ({fraction:.1%}) with NaN or infinity: the rest follow the prior "
         "given that the simulator succeeds",
         stacklevel=3,
     )
@@ -234,14 +235,17 @@ def _check_prior(simulations: Simulations) -> None:
     if simulations.prior is None:
         return
     outside = float((priors.log_prob(simulations.prior, simulations.theta) == -torch.inf).float().mean())
-    if outside > 0.01:
+    if outside > _OUTSIDE:
         raise InputError(
             f"{outside:.1%} of theta have zero density under the prior: pass the prior that theta was drawn from."
         )
 
 
 def _check_precision(theta: Tensor, x: Tensor) -> None:
-    """Refuses parameters that do not vary; refuses those, and warns of data, whose spread single precision cannot hold."""
+    """Checks that values vary, and by more than rounding to single precision.
+
+    A parameter that does not is refused. A column of data that varies by less than rounding gives a warning.
+    """
     for k in range(theta.shape[1] if len(theta) > 1 else 0):
         if bool((theta[:, k] == theta[0, k]).all()):
             raise InputError(
@@ -270,7 +274,7 @@ def coarse_columns(values: Tensor) -> list[int]:
         column = values[:, k][values[:, k].isfinite()]
         if len(column) > 1:
             resolution = torch.finfo(torch.float32).eps * float(column.abs().max())
-            found += [k] if 0 < float(column.std()) < _DIGITS * resolution else []
+            found += [k] if 0 < float(column.std()) < _STEPS * resolution else []
     return found
 
 

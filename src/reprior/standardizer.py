@@ -1,9 +1,9 @@
 """The standardisation of theta and x.
 
-`Standardizer` maps values to unit scale, u = (v - shift) / scale, one shift and scale per column (or for all of them, where columns are compared). Plain: mean
-and standard deviation. Robust: median and half the central 68.3 % range, which equal them for a Gaussian and
-ignore tails. A robust scale leaves outliers far out (thousands of units in series that explode), so they can
-be compressed:
+`Standardizer` maps values to unit scale, u = (v - shift) / scale, with one shift and scale for each column, or one for all
+columns where these are to stay comparable. Plain: mean and standard deviation. Robust: median and half the central
+68.3 % range, which are the same for a Gaussian and ignore tails. With a robust scale outliers are far out (thousands of
+units in series that explode), so they can be compressed:
 
     u -> sign(u) (c + log(1 + |u| - c))   for |u| > c = 5,
 
@@ -22,7 +22,7 @@ from reprior.errors import InputError
 
 __all__ = ["Standardizer"]
 
-_THRESHOLD = 5.0  # c: beyond this many units, values are compressed
+_THRESHOLD = 5.0  # c, in units of the scale: a Gaussian value lies beyond it once in two million
 _QUANTILES = (0.158655, 0.841345)  # -1 and +1 standard deviations of a Gaussian
 
 
