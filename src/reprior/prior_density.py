@@ -111,12 +111,13 @@ def _inside(prior: Any, theta: Tensor) -> Tensor:
 
 
 def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:
-    # Each component counts where its own support is; torch would ask for a theta in the supports of all.
+    # A component counts only inside its own support. torch refuses a theta that is outside the support of any component, so
+    # that component is evaluated at a point that it allows, and then left out.
     component = prior.component_distribution
     each = theta.unsqueeze(-1 - len(prior.event_shape))
     inside = component.support.check(each)  # pyright: ignore[reportOptionalMemberAccess]
     if not bool(inside.all()):
-        with seeded(0):  # any point of the support will do
+        with seeded(0):
             allowed = component.sample().to(theta)
         mask = inside.unsqueeze(-1) if len(prior.event_shape) == 1 else inside
         each = torch.where(mask, each, allowed)
@@ -126,7 +127,7 @@ def _mixture_log_prob(prior: td.MixtureSameFamily, theta: Tensor) -> Tensor:
 
 def _as_log_density(value: Tensor, theta: Tensor) -> Tensor:
     value = torch.as_tensor(value, dtype=theta.dtype, device=theta.device)
-    # A part with a scalar event in an event of size one gives a trailing 1.
+    # A prior of one parameter may keep its dimension: (n, 1).
     if value.shape != theta.shape[:-1]:
         value = value.reshape(theta.shape[:-1])
     return value.nan_to_num(nan=-torch.inf, posinf=torch.inf, neginf=-torch.inf)

@@ -1,9 +1,11 @@
-"""Priors: drawing from them with a seed, their log-densities, and priors as plain data.
+"""Priors: reading what users give, drawing with a seed, log-densities, and priors as plain data.
 
 A prior is anything with the two methods of a torch ``Distribution`` of event shape (d,): ``sample((n,))`` and
 ``log_prob(theta)``. `as_prior` wraps lists of 1-D distributions, scipy distributions and ``sbi`` priors.
 
-`to_dict` turns the usual priors into JSON (numbers only, nothing is pickled) and `from_dict` turns them back.
+Three ways to write one down: `to_dict` turns the usual priors into JSON (numbers only, nothing is pickled) and `from_dict`
+turns them back; `fingerprint` tells any log-density from another in a file; `key` tells any prior from another in the key
+of a stored result (`reprior.store`).
 """
 
 from __future__ import annotations
@@ -140,7 +142,7 @@ def as_prior(prior: Any) -> Any:
     """
     if isinstance(prior, (list, tuple)):
         return Product(prior)
-    if type(prior).__name__ == "OneDimPriorWrapper" and hasattr(prior, "prior"):  # it hides a batch shape of its own
+    if type(prior).__name__ == "OneDimPriorWrapper" and hasattr(prior, "prior"):  # sbi's, of one parameter
         return as_prior(prior.prior)
     if isinstance(prior, td.Distribution):
         if len(prior.event_shape) == 1 and len(prior.batch_shape) == 0:
@@ -172,7 +174,7 @@ def as_prior(prior: Any) -> Any:
 
 
 def _differentiable(prior: Any) -> Any:
-    """The prior, or, if its log-density fails under autograd, one that takes what autograd follows."""
+    """The prior, wrapped where its log-density fails under autograd."""
     if type(prior).__module__.startswith("torch."):
         return prior
     some = sample(prior, 2, seed=0).float()
@@ -212,6 +214,11 @@ def dim_of(prior: Any) -> int:
 
 def sample(prior: Any, n: int, seed: int) -> Tensor:
     """Draws n parameters from a prior, the same for the same seed; the global random state is left alone.
+
+    Arguments:
+        prior: a prior, or a list of priors.
+        n: number of draws.
+        seed: seed of the draws.
 
     Returns: theta, with shape (n, d).
     """
