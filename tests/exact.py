@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 from reprior.diffusion.denoiser import Base, Denoiser
+from reprior.methods import Problem
 from reprior.posterior import Posterior, Scales
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
 
 
 class GaussianBase(Base):
@@ -41,8 +45,8 @@ class _Bound(Denoiser):
         self.s_min, self.s_max = base.s_min, base.s_max
         self.centre = base.posterior_mean(x)
 
-    def select(self, k: int) -> Denoiser:
-        return _Bound(self.base, self.x[k : k + 1])
+    def select(self, k: int | list[int]) -> Denoiser:
+        return _Bound(self.base, self.x[[k] if isinstance(k, int) else k])
 
     def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
         cov = cov.double()
@@ -70,6 +74,11 @@ def gaussian_posterior(
         GaussianBase(cov, c, noise), Scales(unit, unit), prior, Simulations(theta, x, prior, names), names
     )
     return posterior, prior
+
+
+def problem_of(posterior: Posterior, target: Any, seed: int = 0, **more: Any) -> Problem:
+    """Changing the prior of a posterior to a target: what a method is built for."""
+    return Problem(posterior, make_change(posterior.prior, target, posterior.scales.theta, seed), seed, **more)
 
 
 def exact_posterior(prior: MultivariateNormal, x: Tensor, c: float) -> MultivariateNormal:

@@ -92,7 +92,7 @@ def test_shapes_seeds_and_the_global_state(adapted):
     assert torch.equal(first, adapted.sample((4,), X))  # without a seed, torch's own state rules
 
 
-@pytest.mark.parametrize("method", ["none", "transport", "rejuvenate", "anchor", "sir"])
+@pytest.mark.parametrize("method", ["none", "transport", "rejuvenate", "plug_in", "sir"])
 def test_batched_sampling(method):
     x = torch.tensor([[0.4, 0.2], [-1.0, 0.5], [1.0, 1.0]])
     settings = RejuvenateSettings(pool=4_000) if method == "rejuvenate" else None
@@ -303,7 +303,7 @@ def test_resampling_moves_a_wrong_guidance_to_the_target(wrong):
     ("method", "settings"),
     [
         ("transport", None),
-        ("anchor", None),
+        ("plug_in", None),
         ("nre", SHORT),
         ("wsm", SHORT),
         ("priorguide", PriorGuideSettings(2, 5, corrections=0)),
@@ -317,7 +317,7 @@ def test_correction_works_for_every_guidance_with_a_density(method, settings):
     assert 0 < ess <= 1
     log_z = log_evidence(TARGET) - log_evidence(PRIOR)
     found = float(torch.logsumexp(info.details["log_weights"], 0)) - math.log(200)
-    if method in ("transport", "anchor"):
+    if method in ("transport", "plug_in"):
         assert ess > 0.98
         assert found == pytest.approx(log_z, abs=0.05)
     else:
@@ -360,7 +360,7 @@ def test_langevin_corrections_of_a_method_cannot_be_corrected():
 
 def test_weights_are_by_the_density_of_the_denoiser_that_drew():
     # The anchor learns the posterior's width from 200 draws of the call's own seed.
-    anchor = reprior.adapt(POSTERIOR, TARGET, "anchor")
+    anchor = reprior.adapt(POSTERIOR, TARGET, "plug_in")
     theta, info = anchor.sample((50,), X, seed=5, correct="weights", return_info=True)
     assert torch.equal(theta, anchor.sample((50,), X, seed=5))
     denoiser = POSTERIOR.condition(X.unsqueeze(0))
@@ -375,7 +375,7 @@ def test_weights_are_by_the_density_of_the_denoiser_that_drew():
 
 
 def test_what_is_drawn_again_follows_the_same_law_as_the_rest():
-    fixed = fix(reprior.adapt(POSTERIOR, TARGET, "anchor"), Sampler())
+    fixed = fix(reprior.adapt(POSTERIOR, TARGET, "plug_in"), Sampler())
     denoiser, generator = POSTERIOR.condition(X.unsqueeze(0)), torch.Generator().manual_seed(0)
     assert fixed.guidance.guide(denoiser, generator) is fixed.guidance.guide(denoiser, generator)
 
@@ -388,7 +388,7 @@ def test_scipy_target_that_is_not_gaussian_needs_no_gradient():
     adapted = reprior.adapt(POSTERIOR, frozen)
     assert adapted.method == "rejuvenate"
     theta, info = adapted.sample((2_000,), X, seed=0, return_info=True)
-    assert info.details["below"] == "metropolis"
+    assert info.details["below"] == "moves"
     base = exact_posterior(PRIOR, X, C)
     pool = base.sample(torch.Size((40_000,)))
     weights = torch.softmax(adapted.log_r(pool), 0).unsqueeze(-1)
@@ -404,7 +404,7 @@ def test_moving_takes_the_learned_network_along_and_leaves_the_original():
     change = reprior.adapt(POSTERIOR, TARGET, "none").change
     model = RatioModel(2, 2, RatioNetworkSettings(width=4, layers=1), anchored=False).requires_grad_(False)
     learned = DensityRatioGuidance("nre", model, POSTERIOR, change, RatioSettings())
-    below = RejuvenateGuidance(change, "full", RejuvenateSettings(below="learned"), learned)
+    below = RejuvenateGuidance(change, "full", RejuvenateSettings(kernel="learned"), learned)
     adapted = AdaptedPosterior(POSTERIOR, change, below)
     moved = adapted.to("meta")  # a device that is always there
     assert moved.posterior.device.type == "meta"

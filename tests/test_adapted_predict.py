@@ -45,7 +45,7 @@ SETTINGS: dict[str, Any] = {
     "priorguide_mc": MonteCarloSettings(draws=40, corrections=0),
 }
 LEARNED = ("nre", "kliep", "wsm")  # the other estimators differ from these in the loss alone
-FREE = ("transport", "rejuvenate", "anchor", "sir", "auto")
+FREE = ("transport", "rejuvenate", "plug_in", "sir", "auto")
 APPROXIMATE = ("priorguide", "priorguide_mc")  # their reverse kernel is rough, and here they go without corrections
 
 
@@ -211,5 +211,5 @@ def test_auto_predicts_on_a_base_of_scalar_noise_that_needs_all_of_x(posterior):
         theta, full, info = reprior.adapt(scalar, target, "rejuvenate").predict(
             (DRAWS,), GAPS, seed=1, return_info=True
         )
-        assert info.details["below"] == ("anchor" if refused else "transport")
+        assert info.details["below"] == ("plug_in" if refused else "transport")
         check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(target, OBSERVED), MARGIN)

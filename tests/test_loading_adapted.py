@@ -103,7 +103,7 @@ def test_a_sampler_of_its_own_and_a_lost_target_are_remembered(posterior, tmp_pa
 
 def test_rejuvenation_over_a_learned_ratio(posterior, tmp_path, monkeypatch):
     monkeypatch.setattr(methods, "BEST", LEARNED)
-    settings = RejuvenateSettings(pool=300, steps=6, below="learned")
+    settings = RejuvenateSettings(pool=300, steps=6, kernel="learned")
     adapted = reprior.adapt(posterior, TARGET, "rejuvenate", settings, seed=3)
     theta, info = adapted.sample((20,), X, seed=4, return_info=True)
     assert info.details["below"] == "learned"
@@ -115,7 +115,7 @@ def test_rejuvenation_over_a_learned_ratio(posterior, tmp_path, monkeypatch):
 
 def test_a_ratio_without_gradient_is_rejuvenated_in_one_step(posterior, monkeypatch):
     monkeypatch.setattr(methods, "BEST", LEARNED)
-    settings = RejuvenateSettings(pool=300, steps=6, below="learned", ess=0.9)  # would take many tempered steps
+    settings = RejuvenateSettings(pool=300, steps=6, kernel="learned", ess=0.9)  # would take many tempered steps
     frozen = stats.multivariate_t([2.0, -1.0], [[1.0, 0.0], [0.0, 0.5]], df=4)
     adapted = reprior.adapt(posterior, frozen, "rejuvenate", settings, seed=3)
     theta, info = adapted.sample((20,), X, seed=4, return_info=True)

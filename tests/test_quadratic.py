@@ -20,9 +20,10 @@ from torch.distributions import (
     Uniform,
 )
 
-from reprior.change import PriorChange, make_change
+from reprior.change import PriorChange
 from reprior.quadratic import Quadratic, find_components, find_quadratic
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
 
 stats: Any = scipy_stats  # its annotations take numbers only
 

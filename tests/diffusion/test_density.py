@@ -145,7 +145,7 @@ def test_a_process_that_starts_low_has_the_exact_density():
     wide = MultivariateNormal(torch.tensor([0.3, 0.0]), 4 * torch.eye(2))
     x = torch.tensor([2.5, -1.0])
     adapted = reprior.adapt(posterior, wide, "transport")
-    guided = adapted.guidance.guide(posterior.condition(x[None]), torch.Generator().manual_seed(0))
+    guided = adapted.method.guide(posterior.condition(x[None]), torch.Generator().manual_seed(0))
     assert guided.s_max < 3
     exact = exact_posterior(wide, x, 0.03)
     theta = exact.loc + 1.5 * torch.randn(40, 2, generator=torch.Generator().manual_seed(0)) @ exact.scale_tril.T

@@ -13,7 +13,7 @@ from scipy import stats as scipy_stats
 from torch.distributions import Categorical, Independent, Laplace, MixtureSameFamily, MultivariateNormal, Uniform
 
 import reprior
-from reprior.change import make_change
+from reprior.target import make_change
 from reprior.errors import InputError
 from reprior.methods.auto import choose, look
 from reprior.methods.learned.guidance import PAPER

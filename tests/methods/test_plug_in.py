@@ -11,7 +11,7 @@ from exact import gaussian_posterior
 from scipy import stats as scipy_stats
 from torch.distributions import Beta, Independent, Laplace, MultivariateNormal, Uniform
 
-from reprior.change import make_change
+from reprior.target import make_change
 from reprior.errors import InputError
 from reprior.methods.plug_in import AnchorGuidance, AnchorGuided, anchor_value, posterior_draws, precision_of
 from reprior.quadratic import find_quadratic

@@ -25,7 +25,7 @@ from torch.distributions import (
 import reprior
 from reprior_bench import metrics
 from reprior_bench import tasks
-from reprior.change import make_change
+from reprior.target import make_change
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.guidance import rejuvenate
@@ -59,14 +59,14 @@ def observation(seed: int = 8) -> Tensor:
 # --- Gaussian Linear, out of distribution ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("below", ["anchor", "choose"])
+@pytest.mark.parametrize("below", ["plug_in", "choose"])
 def test_gaussian_linear_ood(below):
     x = observation()
     reference = TASK.reference(x, N, "ood", seed=1)
-    adapted = reprior.adapt(LINEAR, Q, "rejuvenate", RejuvenateSettings(below=below))
+    adapted = reprior.adapt(LINEAR, Q, "rejuvenate", RejuvenateSettings(kernel=below))
     theta, info = adapted.sample((N,), x, seed=0, return_info=True)
     assert info.details["ess"] < 0.05
-    assert info.details["below"] == ("anchor" if below == "anchor" else "transport")
+    assert info.details["below"] == ("plug_in" if below == "plug_in" else "transport")
     # Two exact sets score 0.5 with a standard error of sqrt(.25 / 8000) = 0.006.
     assert metrics.c2st_fast(reference, theta) < 0.53
 
@@ -83,7 +83,7 @@ def test_plain_resampling_fails_there():
 
 def test_gaussian_linear_further_out():
     x = observation(2) + 1
-    adapted = reprior.adapt(LINEAR, Q, "rejuvenate", RejuvenateSettings(below="anchor"))
+    adapted = reprior.adapt(LINEAR, Q, "rejuvenate", RejuvenateSettings(kernel="plug_in"))
     theta, info = adapted.sample((N,), x, seed=0, return_info=True)
     assert info.details["ess"] < 0.0015
     assert info.details["stages"] > 1
@@ -151,7 +151,7 @@ def test_laplace_target_against_quadrature():
     x = torch.tensor([0.4, -0.8])
     adapted = reprior.adapt(SMALL, LAPLACE, "rejuvenate")
     theta, info = adapted.sample_batched((4_000,), torch.stack([x, -x]), seed=0, return_info=True)
-    assert info.details["below"] == ["anchor", "anchor"]
+    assert info.details["below"] == ["plug_in", "plug_in"]
     grid = torch.linspace(-6, 6, 12_001, dtype=torch.float64)
     for k, data in enumerate((x, -x)):
         for j in range(2):
@@ -198,12 +198,12 @@ def test_noise_level_follows_the_need_and_the_limits():
     base, some = SMALL.condition(torch.zeros(1, 2)), torch.randn(64, 2, generator=generator())
     spread = torch.full((2,), 0.4)
     limit = math.sqrt(0.5 / curvature(guidance.change, guidance.quadratic, some))
-    levels = [guidance._level(base, "anchor", some, spread, members, 1.0, 0.0) for members in (10_000.0, 100.0, 3.0)]
+    levels = [guidance._level(base, "plug_in", some, spread, members, 1.0, 0.0) for members in (10_000.0, 100.0, 3.0)]
     assert levels == sorted(levels)  # fewer members need more noise
     assert levels[0] == pytest.approx(min(0.8 * 10_000 ** (-1 / 6), limit))
     assert max(levels) <= min(limit, 0.8)
     fixed = RejuvenateGuidance(guidance.change, "full", RejuvenateSettings(s0=0.25))
-    assert fixed._level(base, "anchor", some, spread, 3.0, 1.0, 0.0) == 0.25
+    assert fixed._level(base, "plug_in", some, spread, 3.0, 1.0, 0.0) == 0.25
 
 
 def test_transport_starts_high_enough_to_forget_the_pool():
@@ -265,25 +265,25 @@ def test_spread_is_weighted():
 def test_what_guides_below():
     diagonal = make_change(PRIOR, MultivariateNormal(torch.zeros(2), torch.diag(torch.tensor([0.2, 0.6]))), SCALE, 0)
     assert RejuvenateGuidance(diagonal, "full").below == "transport"
-    assert RejuvenateGuidance(diagonal, "scalar").below == "anchor"
+    assert RejuvenateGuidance(diagonal, "scalar").below == "plug_in"
     laplace = make_change(PRIOR, LAPLACE, SCALE, 0)
-    assert RejuvenateGuidance(laplace, "full").below == "anchor"
+    assert RejuvenateGuidance(laplace, "full").below == "plug_in"
     with pytest.raises(InputError, match="cannot guide by transport: log q/p is not quadratic"):
-        RejuvenateGuidance(laplace, "full", RejuvenateSettings(below="transport"))
+        RejuvenateGuidance(laplace, "full", RejuvenateSettings(kernel="transport"))
     with pytest.raises(InputError, match="cannot guide by transport: this change needs a base trained with"):
-        RejuvenateGuidance(diagonal, "scalar", RejuvenateSettings(below="transport"))
-    with pytest.raises(InputError, match="below='learned' needs a learned guidance"):
-        RejuvenateGuidance(laplace, "full", RejuvenateSettings(below="learned"))
+        RejuvenateGuidance(diagonal, "scalar", RejuvenateSettings(kernel="transport"))
+    with pytest.raises(InputError, match="kernel='learned' needs a learned guidance"):
+        RejuvenateGuidance(laplace, "full", RejuvenateSettings(kernel="learned"))
     blind = replace(laplace, differentiable=False)
-    assert RejuvenateGuidance(blind, "full").below == "metropolis"
-    with pytest.raises(InputError, match="gradient of log r, and this one has none; use below='metropolis'"):
-        RejuvenateGuidance(blind, "full", RejuvenateSettings(below="anchor"))
+    assert RejuvenateGuidance(blind, "full").below == "moves"
+    with pytest.raises(InputError, match="gradient of log r, and this one has none; use kernel='metropolis'"):
+        RejuvenateGuidance(blind, "full", RejuvenateSettings(kernel="plug_in"))
 
 
 def test_a_learned_guidance_is_used_at_the_last_step():
     change = make_change(PRIOR, LAPLACE, SCALE, 0)
     learned = reprior.methods.plug_in.AnchorGuidance(change)
-    guidance = RejuvenateGuidance(change, "full", RejuvenateSettings(below="learned", pool=300), learned)
+    guidance = RejuvenateGuidance(change, "full", RejuvenateSettings(kernel="learned", pool=300), learned)
     theta, notes = guidance.draw(SMALL.condition(torch.zeros(1, 2)), 50, Sampler(), generator())
     assert notes["below"] == ["learned"]
     assert bool(torch.isfinite(theta).all())
@@ -330,7 +330,7 @@ def test_the_edge_of_a_positive_target_is_not_emptied(name):
     # Over an unbounded p: draws that noise carries over the edge must come back to it.
     one, x = EDGES[name], torch.tensor([-0.3, 0.2])
     theta, info = reprior.adapt(SMALL, [one, one], "rejuvenate").sample((N,), x, seed=0, return_info=True)
-    assert info.details["below"] in ("metropolis", "transport")
+    assert info.details["below"] in ("moves", "transport")
     assert info.details["accepted"] > 0.3
     assert bool((theta > 0).all())
     for i in range(2):
@@ -351,7 +351,7 @@ def test_a_step_in_the_target_is_kept(factor):
     adapted = reprior.adapt(SMALL, log_q)
     assert adapted.method == "rejuvenate"
     theta, info = adapted.sample((N,), x, seed=0, return_info=True)
-    assert info.details["below"] == "metropolis"
+    assert info.details["below"] == "moves"
     v = 0.3 / 1.3
     above = 1 - float(Normal(-0.3 / 1.3, v**0.5).cdf(torch.tensor(0.0)))
     share = factor * above / (factor * above + 1 - above)
@@ -377,9 +377,9 @@ def test_bad_settings_are_named(bad):
 
 def test_unknown_guidance_below_is_named():
     with pytest.raises(
-        InputError, match="below='magic' is unknown; allowed: choose, transport, anchor, metropolis, learned"
+        InputError, match="kernel='magic' is unknown; allowed: choose, transport, anchor, metropolis, learned"
     ):
-        RejuvenateSettings(below="magic")  # pyright: ignore[reportArgumentType]
+        RejuvenateSettings(kernel="magic")  # pyright: ignore[reportArgumentType]
 
 
 # --- log r that is far more curved in one part than in another -------------------------------------------------------
@@ -401,7 +401,7 @@ def test_a_spike_on_a_slab_keeps_its_mass():
     theta, info = adapted.sample((10_000,), torch.tensor([0.3]), seed=0, return_info=True)
     grid = torch.linspace(-6, 6, 60_001, dtype=torch.float64)
     exact = share_within(log_q(grid[:, None]) - (grid - 0.3) ** 2 / 0.6, grid, grid.abs() < 0.05)
-    assert info.details["below"] == "metropolis"
+    assert info.details["below"] == "moves"
     # ESS .35 of a pool of 10,000: standard error .008, and .005 of the draws.
     assert float((theta.abs() < 0.05).float().mean()) == pytest.approx(exact, abs=0.03)
 

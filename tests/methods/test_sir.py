@@ -7,17 +7,15 @@ import sys
 
 import pytest
 import torch
-from exact import exact_posterior, gaussian_posterior
+from exact import exact_posterior, gaussian_posterior, problem_of
 from torch import Tensor
 from torch.distributions import MultivariateNormal, Uniform
 
 import reprior
-from reprior.change import make_change
 from reprior.errors import InputError
-from reprior.methods.method import Guidance
-from reprior.methods.sir import SIRGuidance, SIRSettings, multinomial, systematic
-from reprior.quadratic import find_quadratic
-from reprior.weights import pareto_k, share
+from reprior.methods import SIRSettings
+from reprior.methods.sir import SIR
+from reprior.weights import multinomial, pareto_k, relative_ess, systematic
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=C)
@@ -66,7 +64,7 @@ def test_with_replacement_there_are_copies_of_equal_weights():
     assert float(((shares - wanted) / (wanted * (1 - wanted) / 20_000).sqrt()).abs().max()) < 5
     few = reprior.adapt(POSTERIOR, PRIOR_AGAIN, "sir", SIRSettings(2_000, resampling="multinomial"))
     none = reprior.adapt(POSTERIOR, PRIOR_AGAIN, "sir", SIRSettings(2_000))
-    copies = [a.sample((2_000,), torch.zeros(2), return_info=True)[1].details["duplicates"] for a in (few, none)]
+    copies = [a.sample((2_000,), torch.zeros(2), return_info=True)[1].figures["duplicates"][0] for a in (few, none)]
     assert copies[0] > 600 > 100 > copies[1]
     with pytest.raises(InputError, match="resampling 'jackknife' is unknown; allowed: systematic, multinomial"):
         SIRSettings(resampling="jackknife")  # pyright: ignore[reportArgumentType]
@@ -89,13 +87,13 @@ def test_ess_is_that_of_gaussian_weights(shift, variance):
     x = torch.tensor([0.4, -0.2])
     adapted = reprior.adapt(POSTERIOR, target, "sir")
     _, info = adapted.sample((1_000,), x, seed=0, return_info=True)
-    quadratic = find_quadratic(adapted.change)
+    quadratic = adapted.change.quadratic
     p = exact_posterior(PRIOR, x, C)
     mean, cov = p.loc.double(), p.covariance_matrix.double()
     first, second = (log_moment(mean, cov, k * quadratic.L, k * quadratic.h) for k in (1, 2))
     # 20,000 weights: the relative error of a sum of squares is sqrt(Var(r^2) / 20000) / E[r^2], some 2 %, and a pool whose
     # sd is 1 % too wide (32 steps) moves it by as much.
-    assert info.details["ess"] == pytest.approx(math.exp(2 * first - second), rel=0.05)
+    assert info.relative_ess == (pytest.approx(math.exp(2 * first - second), rel=0.05),)
 
 
 def test_resampled_draws_have_the_moments_of_the_target():
@@ -103,10 +101,11 @@ def test_resampled_draws_have_the_moments_of_the_target():
     x = torch.tensor([0.4, -0.2])
     theta, info = reprior.adapt(POSTERIOR, target, "sir").sample((4_000,), x, seed=0, return_info=True)
     exact = exact_posterior(target, x, C)
-    n = 20_000 * info.details["ess"] / (1 + 5 * info.details["ess"])  # both the pool and the draws are finite
+    ess = info.relative_ess[0]
+    n = 20_000 * ess / (1 + 5 * ess)  # both the pool and the draws are finite
     assert torch.allclose(theta.mean(0), exact.mean, atol=4 * float(exact.stddev.max()) / math.sqrt(n))
     assert torch.allclose(torch.cov(theta.T), exact.covariance_matrix, atol=0.05 * float(exact.variance.max()))
-    assert info.details["duplicates"] == 4_000 - len(theta.unique(dim=0))
+    assert info.figures["duplicates"] == (4_000 - len(theta.unique(dim=0)),)
 
 
 def test_duplicates_are_counted_for_each_observation():
@@ -115,27 +114,31 @@ def test_duplicates_are_counted_for_each_observation():
     x = torch.tensor([[1.5, 1.5], [-1.0, -1.0]])
     theta, info = adapted.sample_batched((500,), x, seed=0, return_info=True)
     found = [500 - len(theta[:, k].unique(dim=0)) for k in range(2)]
-    assert info.details["duplicates"] == found
+    assert info.figures["duplicates"] == tuple(found)
     assert found[1] > found[0] > 0
-    assert info.details["ess"][0] > info.details["ess"][1]
-    assert any("ESS/N of the prior-ratio weights is" in text for text in info.warnings)
+    assert info.relative_ess[0] > info.relative_ess[1]
+    assert any("the relative ESS of the prior-ratio weights is" in text for text in info.warnings)
 
 
-def test_target_that_excludes_the_observation_is_an_error():
-    box = make_change(PRIOR, Uniform(torch.full((2,), 2.0), torch.full((2,), 2.2)), POSTERIOR.scales.theta, 0)
-    far = POSTERIOR.condition(torch.full((1, 2), -2.0))
-    with pytest.raises(InputError, match="no base sample has mass under the target prior"):
-        SIRGuidance(box, SIRSettings(pool=500)).draw(far, 10, reprior.Sampler(), generator())
+def test_an_observation_that_the_target_excludes_fails_alone():
+    box = problem_of(POSTERIOR, Uniform(torch.full((2,), 0.5), torch.full((2,), 0.7)))
+    both = POSTERIOR.condition(torch.tensor([[-9.0, -9.0], [0.6, 0.6]]))
+    drawn = SIR(box, SIRSettings(pool=2_000)).draw(both, 10, reprior.Sampler(), generator())
+    assert list(drawn.failed) == [0]
+    assert "no base sample has mass under the target prior" in drawn.failed[0]
+    assert torch.isfinite(drawn.theta).all(-1).all(0).tolist() == [False, True]
+    assert math.isnan(drawn.figures["duplicates"][0])
 
 
 def test_settings_and_the_missing_denoiser():
     with pytest.raises(InputError, match="pool must be at least 2; got 1"):
         SIRSettings(pool=1)
-    change = make_change(PRIOR, PRIOR, POSTERIOR.scales.theta, 0)
-    with pytest.raises(InputError, match="method 'sir' works on a pool of samples"):
-        SIRGuidance(change).guide(POSTERIOR.condition(torch.zeros(1, 2)), generator())
-    assert Guidance().config() == {}
-    assert Guidance().tensors() == {}
+    sir = SIR(problem_of(POSTERIOR, PRIOR_AGAIN))
+    with pytest.raises(InputError, match="method 'sir' works on samples and gives no guided denoiser"):
+        sir.guide(POSTERIOR.condition(torch.zeros(1, 2)), generator())
+    assert sir.config() == {"settings": {"pool": 20_000, "resampling": "systematic"}}
+    assert sir.tensors() == {}
+    assert sir.lighter(300).settings.pool == 300
 
 
 # --- diagnostics of weights ------------------------------------------------------------------------------------------
@@ -167,7 +170,13 @@ def test_k_hat_is_unknown_without_arviz(monkeypatch):
     assert math.isnan(pareto_k(torch.randn(100)))
 
 
-def test_share_is_the_ess_and_zero_without_any_weight():
+def test_relative_ess_is_that_of_its_definition():
     log_w = torch.randn(100, generator=generator())
-    assert share(log_w) == reprior_bench.metrics.ess(log_w)
-    assert share(torch.full((5,), -torch.inf)) == 0.0
+    w = log_w.double().exp()
+    assert relative_ess(log_w) == pytest.approx(float(w.sum() ** 2 / w.square().sum()) / 100)
+    assert relative_ess(log_w + 1_000) == pytest.approx(relative_ess(log_w), rel=1e-4)  # rounding of the sum
+    assert relative_ess(torch.full((7,), -3.0)) == pytest.approx(1.0)
+    assert relative_ess(torch.cat([torch.zeros(3), torch.full((9,), -torch.inf)])) == pytest.approx(0.25)
+    assert relative_ess(torch.full((5,), -torch.inf)) == 0.0
+    with pytest.raises(InputError, match=r"must be finite or -inf; got NaN or \+inf"):
+        relative_ess(torch.tensor([0.0, torch.nan]))

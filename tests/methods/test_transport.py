@@ -19,7 +19,7 @@ from torch.distributions import (
 )
 
 import reprior
-from reprior.change import make_change
+from reprior.target import make_change
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler, initial_state
 from reprior.errors import InputError
 from reprior.quadratic import Quadratic, find_quadratic

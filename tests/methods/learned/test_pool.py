@@ -10,7 +10,7 @@ from exact import gaussian_posterior
 from torch.distributions import MultivariateNormal, Uniform
 
 from reprior_bench import metrics
-from reprior.change import make_change
+from reprior.target import make_change
 from reprior.diffusion.sampler import Sampler
 from reprior.errors import InputError
 from reprior.methods.learned.pool import joint_pool, posterior_pool, stored, tempered_weights

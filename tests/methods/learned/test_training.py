@@ -11,7 +11,7 @@ import torch
 from exact import gaussian_posterior
 from torch.distributions import MultivariateNormal
 
-from reprior.change import make_change
+from reprior.target import make_change
 from reprior.diffusion.sampler import Sampler
 from reprior.diffusion.schedule import VP
 from reprior.networks.fit import Training
@@ -119,8 +119,8 @@ def test_anchor_starts_where_the_plain_network_ends(pool):
 def test_held_out_loss_decides_about_the_anchor(pool):
     guidance = learn_ratio(POSTERIOR, CHANGE, "nre", settings(30, "choose"), 0, progress=False, pool=pool)
     trials = guidance.notes["trials"]
-    assert set(trials) == {"anchor", "plain"}
-    assert guidance.notes["anchored"] == (trials["anchor"] < trials["plain"])
+    assert set(trials) == {"plug_in", "plain"}
+    assert guidance.notes["anchored"] == (trials["plug_in"] < trials["plain"])
     assert guidance.result is not None
     assert guidance.result.best_loss == guidance.notes["held_out"]
     assert guidance.notes["training_ess"] == pool.ess
@@ -201,7 +201,7 @@ def test_presets():
     assert (PAPER.training.batch, PAPER.training.learning_rate, PAPER.training.weight_decay) == (4_096, 3e-4, 0.01)
 
 
-@pytest.mark.parametrize("name", ["weights", "anchor", "time"])
+@pytest.mark.parametrize("name", ["weights", "plug_in", "time"])
 def test_unknown_settings_name_what_is_allowed(name):
     with pytest.raises(InputError, match=f"{name}='sometimes' is unknown; allowed: "):
         RatioSettings(**{name: "sometimes"})  # pyright: ignore[reportArgumentType]
@@ -278,7 +278,7 @@ def test_a_training_of_few_steps_is_still_a_training(pool):
     assert guidance.result.stopped == "steps"
 
 
-@pytest.mark.parametrize(("anchor", "calls"), [("off", 1 + 3), ("on", NOISY_COPIES)])
+@pytest.mark.parametrize(("plug_in", "calls"), [("off", 1 + 3), ("on", NOISY_COPIES)])
 def test_a_network_alone_sees_fresh_noise_in_each_step(pool, monkeypatch, anchor, calls):
     seen = []
 
