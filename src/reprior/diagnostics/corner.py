@@ -20,6 +20,7 @@ from reprior.diagnostics.style import AFTER, BEFORE_LINE, STYLE, png
 __all__ = ["corner_figure"]
 
 BINS = 36
+SMOOTH = 1.4  # bins: a few thousand samples leave the outer contour ragged without it
 HELD = (0.865, 0.393)  # the fraction of samples inside each contour, the outer one first
 SIZES = {1: 3.2, 2: 4.4, 3: 5.4, 4: 6.4}  # inches, by the number of parameters
 LARGEST = 7.8
@@ -59,6 +60,7 @@ def corner_figure(scene: Scene, names: tuple[str, ...], which: list[int]) -> byt
                 ax.set_xlim(edges[column][0], edges[column][-1])
                 if row != column:
                     ax.set_ylim(edges[row][0], edges[row][-1])
+        fig.align_labels()
         _key(fig, d)
         return png(fig, tight=True)
 
@@ -70,7 +72,7 @@ def _marginal(ax: Any, values: np.ndarray, edges: np.ndarray, color: str) -> Non
 
 
 def _pair(ax: Any, values: np.ndarray, x: np.ndarray, y: np.ndarray, color: str, fill: bool) -> None:
-    counts = gaussian_filter(np.histogram2d(values[:, 0], values[:, 1], (x, y))[0], 1.0)
+    counts = gaussian_filter(np.histogram2d(values[:, 0], values[:, 1], (x, y))[0], SMOOTH)
     falling = np.sort(counts.ravel())[::-1]
     held = falling.cumsum() / falling.sum()
     levels = [float(falling[np.searchsorted(held, part)]) for part in HELD]
@@ -86,12 +88,10 @@ def _pair(ax: Any, values: np.ndarray, x: np.ndarray, y: np.ndarray, color: str,
 def _label(ax: Any, row: int, column: int, d: int, names: list[str]) -> None:
     """Ticks and names on the left and at the bottom only."""
     ax.tick_params(labelsize=7.5 if d > 4 else 8)
-    ax.xaxis.set_major_locator(MaxNLocator(3, prune="lower"))
-    ax.yaxis.set_major_locator(MaxNLocator(3, prune="lower"))
+    ax.xaxis.set_major_locator(MaxNLocator(4, prune="both"))
+    ax.yaxis.set_major_locator(MaxNLocator(4, prune="both"))
     if row == d - 1:
         ax.set_xlabel(names[column])
-        for text in ax.get_xticklabels():
-            text.set_rotation(45)
     else:
         ax.set_xticklabels([])
     if row == column:
