@@ -8,23 +8,20 @@ from typing import Any
 
 import pytest
 import torch
-from exact import exact_posterior, gaussian_posterior
+from exact import exact_posterior, gaussian_posterior, problem_of
 from scipy import stats as scipy_stats
 from torch.distributions import Categorical, Independent, Laplace, MixtureSameFamily, MultivariateNormal, Uniform
 
 import reprior
-from reprior.target import make_change
 from reprior.errors import InputError
-from reprior.methods.auto import choose, look
-from reprior.methods.learned.guidance import PAPER
-from reprior.methods.registry import METHODS, settings_of
-from reprior.methods.rejuvenate import RejuvenateSettings
+from reprior.methods import RejuvenateSettings, find, registered
+from reprior.methods.auto import Auto, typical_ess
+from reprior.methods.learned import PAPER
 
 stats: Any = scipy_stats  # its annotations take numbers only
 
-FULL, PRIOR = gaussian_posterior(dim=2, c=0.3)
+FULL, _ = gaussian_posterior(dim=2, c=0.3)
 SCALAR, _ = gaussian_posterior(dim=2, c=0.3, noise="scalar")
-SCALE = FULL.scales.theta
 NARROW = MultivariateNormal(torch.tensor([0.5, 0.0]), torch.diag(torch.tensor([0.3, 0.6])))
 WIDE = MultivariateNormal(torch.zeros(2), 3 * torch.eye(2))
 SHIFT = MultivariateNormal(torch.tensor([1.5, 0.0]), torch.eye(2))
@@ -42,7 +39,8 @@ def blind_far(theta: torch.Tensor) -> torch.Tensor:
 
 
 def chosen(posterior, target) -> tuple[str, str]:
-    return choose(posterior, make_change(posterior.prior, target, SCALE, 0), seed=0)
+    method = Auto.build(problem_of(posterior, target))
+    return method.name, method.why
 
 
 @pytest.mark.parametrize(
@@ -79,10 +77,8 @@ def test_method_and_reason(posterior, target, method, reason):
 
 @pytest.mark.parametrize("target", [NARROW, LAPLACE, FROZEN], ids=["gaussian", "laplace", "frozen"])
 def test_the_ess_it_states_is_the_one_it_measured(target):
-    change = make_change(PRIOR, target, SCALE, 0)
-    ess, told = look(FULL, change, seed=0)
-    _, why = choose(FULL, change, seed=0)
-    assert told in why
+    problem = problem_of(FULL, target)
+    ess, why = typical_ess(problem), Auto.build(problem).why
     found = re.search(r"is about ([0-9.e+-]+)", why)
     assert found is not None
     assert float(found[1]) == pytest.approx(ess, rel=0.06)  # two digits
@@ -90,8 +86,8 @@ def test_the_ess_it_states_is_the_one_it_measured(target):
 
 
 def test_observation_without_any_weight_counts_as_zero_ess():
-    tiny = make_change(PRIOR, Uniform(torch.full((2,), 3.9), torch.full((2,), 3.91)), SCALE, 0)
-    assert look(FULL, tiny, seed=0)[0] == 0.0
+    tiny = problem_of(FULL, Uniform(torch.full((2,), 3.9), torch.full((2,), 3.91)))
+    assert typical_ess(tiny) == 0.0
 
 
 def test_without_simulations():
@@ -109,10 +105,10 @@ def test_without_simulations():
 @pytest.mark.parametrize("target", [NARROW, WIDE], ids=["transport", "rejuvenate"])
 def test_adapt_does_what_was_chosen_and_says_it(target):
     adapted = reprior.adapt(FULL, target)
-    assert (adapted.method, adapted.why) == chosen(FULL, target)
+    assert (adapted.method.name, adapted.why) == chosen(FULL, target)
     x = torch.tensor([0.4, 0.2])
     theta, info = adapted.sample((2_000,), x, seed=0, return_info=True)
-    assert f"method      {adapted.method}: {adapted.why}" in str(info)
+    assert f"method        {adapted.method.name}: {adapted.why}" in str(info)
     exact = exact_posterior(target, x, 0.3)
     assert float(((theta.mean(0) - exact.mean) / exact.stddev).abs().max()) < 0.12
 
@@ -121,19 +117,31 @@ def test_adapt_does_what_was_chosen_and_says_it(target):
 
 
 def test_settings_of_a_method():
-    assert settings_of("nre", "paper") is PAPER
-    assert settings_of("nre", None).weights == "posterior"
-    assert settings_of("rejuvenate", None) == settings_of("rejuvenate", "best") == RejuvenateSettings()
-    assert settings_of("transport", "paper") is None
-    with pytest.raises(InputError, match="settings 'fast' are unknown; allowed: best, paper, or a RatioSettings"):
-        settings_of("nre", "fast")
+    nre, rejuvenate = find("nre"), find("rejuvenate")
+    assert nre.checked("paper") is PAPER
+    assert nre.checked() is nre.checked("best")
+    assert nre.checked().weights == "posterior"
+    assert rejuvenate.checked() == RejuvenateSettings()
+    with pytest.raises(InputError, match="unknown to method 'nre'; allowed: 'best', 'paper', a RatioSettings"):
+        nre.checked("fast")
+    with pytest.raises(InputError, match="settings 'paper' are unknown to method 'rejuvenate'; allowed: a Rejuvenate"):
+        rejuvenate.checked("paper")
     with pytest.raises(InputError, match="method 'nre' takes RatioSettings; got RejuvenateSettings"):
-        settings_of("nre", RejuvenateSettings())
+        nre.checked(RejuvenateSettings())
     with pytest.raises(InputError, match="method 'sir' takes SIRSettings; got dict"):
-        settings_of("sir", {"pool": 5})
-    for method in ("auto", "transport", "none"):
-        with pytest.raises(InputError, match=f"method '{method}' takes no settings"):
-            settings_of(method, {"pool": 5})
+        find("sir").checked({"pool": 5})
+    for method in ("auto", "plug_in", "none"):
+        for settings in ({"pool": 5}, "paper"):
+            with pytest.raises(InputError, match=f"method '{method}' takes no settings"):
+                find(method).checked(settings)
+
+
+def test_a_method_made_by_hand_has_its_defaults():
+    problem = problem_of(FULL, NARROW)
+    assert find("sir")(problem).settings == find("sir").checked()
+    assert find("sir").build(problem).settings == find("sir").checked()
+    with pytest.raises(InputError, match="method 'sir' takes SIRSettings; got RejuvenateSettings"):
+        find("sir")(problem, RejuvenateSettings())
 
 
 def test_auto_refuses_settings_instead_of_dropping_them():
@@ -142,5 +150,5 @@ def test_auto_refuses_settings_instead_of_dropping_them():
 
 
 def test_unknown_method_lists_them_all():
-    with pytest.raises(InputError, match="method 'magic' is unknown; allowed: " + ", ".join(METHODS)):
+    with pytest.raises(InputError, match="method 'magic' is unknown; registered: " + ", ".join(registered())):
         reprior.adapt(FULL, NARROW, "magic")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from exact import GaussianBase, exact_posterior, gaussian_posterior
+from exact import GaussianBase, exact_posterior, gaussian_posterior, problem_of
 from torch import Tensor
 from torch.distributions import (
     Categorical,
@@ -19,30 +19,22 @@ from torch.distributions import (
 )
 
 import reprior
-from reprior.target import make_change
 from reprior.diffusion.sampler import PAPER_SAMPLER, Sampler, initial_state
-from reprior.errors import InputError
-from reprior.quadratic import Quadratic, find_quadratic
-from reprior.methods.rejuvenate import RejuvenateGuidance
-from reprior.methods.transport import (
-    MARGIN,
-    START,
-    Transported,
-    TransportGuidance,
-    largest_noise,
-    quadratics_of,
-    why_not,
-)
+from reprior.errors import InputError, RefusedError
+from reprior.methods import Method, Problem, TransportSettings, find
+from reprior.methods.rejuvenate import Rejuvenate
+from reprior.methods.transport import MARGIN, START, Transport, Transported, largest_noise, why_not
 from reprior.posterior import Posterior, Scales
+from reprior.quadratic import Quadratic
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=3, c=C)
 SCALE = POSTERIOR.scales.theta
 X = torch.tensor([[0.4, 0.2, -0.6], [-1.0, 0.8, 0.1]])
 EYE = torch.eye(3)
-UNIT = Standardizer(torch.zeros(2), torch.ones(2))
 CHANGES = {
     "scalar": MultivariateNormal(torch.zeros(3), 0.4 * EYE),
     "scalar and shift": MultivariateNormal(torch.tensor([0.5, -0.4, 1.0]), 0.4 * EYE),
@@ -75,7 +67,7 @@ def exact_mean(target: MultivariateNormal, x: Tensor, z: Tensor, s: float) -> Te
 @pytest.mark.parametrize("s", [0.02, 0.3, 1.5])
 def test_guided_mean_is_the_closed_form(name, s):
     change = make_change(PRIOR, CHANGES[name], SCALE, 0)
-    guided = Transported(POSTERIOR.condition(X), find_quadratic(change))
+    guided = Transported(POSTERIOR.condition(X), change.quadratic)
     z = (1 + s) * torch.randn(30, 2, 3, generator=generator())
     want = exact_mean(CHANGES[name], X, z, s)
     assert torch.allclose(guided.mean(z, torch.tensor(s)), want, atol=1e-4)
@@ -87,7 +79,7 @@ def test_guided_mean_is_the_closed_form(name, s):
 @pytest.mark.parametrize("name", list(CHANGES))
 def test_the_noise_it_needs_is_the_shape_of_the_change(name):
     needed = KINDS.get(name, name)
-    quadratic = find_quadratic(make_change(PRIOR, CHANGES[name], SCALE, 0))
+    quadratic = make_change(PRIOR, CHANGES[name], SCALE, 0).quadratic
     assert quadratic.shape == needed
     for noise, rank in (("scalar", 0), ("diagonal", 1), ("full", 2)):
         reason = why_not([quadratic], noise)
@@ -109,9 +101,8 @@ def test_noise_stays_as_coarse_as_the_base():
         return original(z, s)
 
     base.mean = watch  # pyright: ignore[reportAttributeAccessIssue]
-    Transported(base, find_quadratic(make_change(prior, CHANGES["scalar and shift"], SCALE, 0))).mean(
-        torch.zeros(4, 1, 3), torch.tensor(0.5)
-    )
+    quadratic = make_change(prior, CHANGES["scalar and shift"], SCALE, 0).quadratic
+    Transported(base, quadratic).mean(torch.zeros(4, 1, 3), torch.tensor(0.5))
     assert asked
     assert all(shape in ((), (1,)) for shape in asked)
 
@@ -146,7 +137,7 @@ def test_a_process_that_starts_low_starts_with_the_right_width():
     # A shift of three prior standard deviations is transported below noise 1.3 only, 2.8 posterior ones.
     base = POSTERIOR.condition(X[:1])
     target = MultivariateNormal(torch.tensor([1.6, 0.0, 0.0]), EYE)
-    moved = Transported(base, find_quadratic(make_change(PRIOR, target, SCALE, 0)))
+    moved = Transported(base, make_change(PRIOR, target, SCALE, 0).quadratic)
     assert START * 0.48 < moved.s_max < 3
     n = 40_000
     z = initial_state(moved, n, moved.s_max, generator())[:, 0]
@@ -174,10 +165,10 @@ def mixture() -> MixtureSameFamily:
     return MixtureSameFamily(Categorical(torch.tensor([0.3, 0.7])), MultivariateNormal(means, covs))
 
 
-def test_mixture_has_the_right_shares_and_moments():
+def test_mixture_has_the_right_weights_and_moments():
     target = mixture()
     adapted = reprior.adapt(POSTERIOR, target, "transport")
-    assert len(adapted.guidance.quadratics) == 2  # pyright: ignore[reportAttributeAccessIssue]
+    assert len(adapted.method.quadratics) == 2  # pyright: ignore[reportAttributeAccessIssue]
     theta, info = adapted.sample_batched((4_000,), X, seed=0, return_info=True)
     law = target.component_distribution
     assert isinstance(law, MultivariateNormal)
@@ -185,7 +176,8 @@ def test_mixture_has_the_right_shares_and_moments():
         evidence = MultivariateNormal(law.loc, law.covariance_matrix + C * EYE).log_prob(X[k])
         shares = torch.softmax(torch.tensor([0.3, 0.7]).log() + evidence, 0)
         # Shares come from 4,000 base draws: relative error sqrt((1/ESS - 1)/4000), some 3 %.
-        assert torch.allclose(torch.tensor(info.details["component_shares"][k]), shares, atol=0.03)
+        found = [info.figures[f"weight of component {j}"][k] for j in (1, 2)]
+        assert found == pytest.approx(shares.tolist(), abs=0.03)
         each = [exact_posterior(MultivariateNormal(law.loc[j], law.covariance_matrix[j]), X[k], C) for j in range(2)]
         mean = sum(shares[j] * each[j].mean for j in range(2))
         second = sum(shares[j] * (each[j].variance + each[j].mean ** 2) for j in range(2))
@@ -198,9 +190,9 @@ def test_mixture_has_the_right_shares_and_moments():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_component_too_narrow_for_the_base_draws_has_its_share(seed):
+def test_a_component_too_narrow_for_the_base_draws_has_its_weight(seed):
     # Spike and slab: hardly one of 4,000 base draws lies in the spike, which has most of the posterior.
-    base, prior = gaussian_posterior(dim=4, c=0.3, noise="diagonal")
+    base, _ = gaussian_posterior(dim=4, c=0.3, noise="diagonal")
     means = torch.stack([torch.zeros(4), torch.full((4,), 0.3)])
     sds = torch.tensor([[0.8], [0.03]]).expand(2, 4)
     target = MixtureSameFamily(Categorical(torch.ones(2)), Independent(Normal(means, sds), 1))
@@ -208,10 +200,10 @@ def test_a_component_too_narrow_for_the_base_draws_has_its_share(seed):
     evidence = Independent(Normal(means, torch.sqrt(sds**2 + 0.3)), 1).log_prob(x)
     exact = torch.softmax(evidence, 0)
     assert float(exact[1]) > 0.9
-    guidance = TransportGuidance(make_change(prior, target, base.scales.theta, 0), "diagonal")
-    _, notes = guidance.draw(base.condition(x.unsqueeze(0)), 10, Sampler(), generator(seed))
+    method = Transport(problem_of(base, target))
+    drawn = method.draw(base.condition(x.unsqueeze(0)), 10, Sampler(), generator(seed))
     # Each of some five steps has the relative error sqrt((1/0.2 - 1)/4000), 3 %: 7 % of the odds in all; 4 of these.
-    odds = torch.logit(torch.tensor(notes["component_shares"][0][1])) - torch.logit(exact[1])
+    odds = torch.logit(torch.tensor(drawn.figures["weight of component 2"][0])) - torch.logit(exact[1])
     assert abs(float(odds)) < 0.28
 
 
@@ -256,25 +248,30 @@ def test_widening_is_refused_with_the_reason():
 
 
 def test_a_predictive_wider_than_the_start_is_refused():
-    prior = MultivariateNormal(torch.zeros(2), torch.eye(2))
-    change = make_change(prior, MultivariateNormal(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0]))), UNIT, 0)
-    guidance = TransportGuidance(change, "full")
+    two, _ = gaussian_posterior(dim=2, c=C)
+    method = Transport(problem_of(two, MultivariateNormal(torch.zeros(2), torch.diag(torch.tensor([3.0, 1.0])))))
     narrow = GaussianBase(0.03 * torch.eye(2), 9.0)
-    assert guidance.refused(narrow.condition(torch.zeros(1, 2)), generator()) == {}
+    assert method.refused(narrow.condition(torch.zeros(1, 2)), generator()) == {}
     # The same posterior, and behind it an entry of x with standard deviation 2.1; transport reaches noise 0.98.
     both = GaussianBase(torch.diag(torch.tensor([0.03, 0.03, 9.0])), 9.0)
-    assert "the predictive of x is 2." in guidance.refused(both.condition(torch.zeros(1, 3)), generator())[0]
+    assert "the predictive of x is 2." in method.refused(both.condition(torch.zeros(1, 3)), generator())[0]
 
 
 def test_a_fallback_draws_what_transport_cannot():
     wide = MultivariateNormal(torch.zeros(3), torch.diag(torch.tensor([3.0, 1.0, 1.0])))
-    change = make_change(PRIOR, wide, SCALE, 0)
-    assert TransportGuidance(change, "full").config() == {"fallback": ""}
-    guidance = TransportGuidance(change, "full", RejuvenateGuidance(change, "full"))
-    assert guidance.config() == {"fallback": "rejuvenate"}
-    assert set(guidance.refused(POSTERIOR.condition(X), generator())) == {0, 1}
-    theta, notes = guidance.draw(POSTERIOR.condition(X), 3_000, Sampler(), generator())
-    assert notes == {"drawn_by_rejuvenate": [True, True]}
+    problem = problem_of(POSTERIOR, wide)
+    alone = Transport(problem)
+    assert alone.config() == {"settings": {"probes": 200, "component_draws": 4_000}, "fallback": None}
+    method = Transport(problem, fallback=Rejuvenate(problem))
+    assert method.config()["fallback"] == {"name": "rejuvenate", "config": Rejuvenate(problem).config()}
+    assert set(method.refused(POSTERIOR.condition(X), generator())) == {0, 1}
+    drawn = method.draw(POSTERIOR.condition(X), 3_000, Sampler(), generator())
+    theta = drawn.theta
+    assert all("drawn by rejuvenate, as transport cannot make this change" in told for told in drawn.told)
+    assert drawn.failed == {}
+    lost = alone.draw(POSTERIOR.condition(X), 5, Sampler(), generator())
+    assert lost.failed == alone.refused(POSTERIOR.condition(X), generator())
+    assert bool(lost.theta.isnan().all())
     for k in range(2):
         exact = exact_posterior(wide, X[k], C)
         # Rejuvenation from 10,000 draws of ESS .5 and more: standard error 0.02 and below.
@@ -298,17 +295,72 @@ def test_base_with_too_coarse_noise_is_refused(noise, name, needed):
 
 
 def test_other_ratios_are_refused():
-    laplace = Independent(Laplace(torch.zeros(3), torch.ones(3)), 1)
-    change = make_change(PRIOR, laplace, SCALE, 0)
-    assert quadratics_of(change) is None
-    with pytest.raises(InputError, match="log q/p is not quadratic"):
-        TransportGuidance(change, "full")
+    problem = problem_of(POSTERIOR, Independent(Laplace(torch.zeros(3), torch.ones(3)), 1))
+    assert problem.change.quadratics is None
+    with pytest.raises(RefusedError, match="log q/p is not quadratic"):
+        Transport(problem)
 
 
 def test_mixture_has_no_single_denoiser():
-    guidance = TransportGuidance(make_change(PRIOR, mixture(), SCALE, 0), "full")
     with pytest.raises(InputError, match="drawn component by component"):
-        guidance.guide(POSTERIOR.condition(X), generator())
+        Transport(problem_of(POSTERIOR, mixture())).guide(POSTERIOR.condition(X), generator())
+
+
+class Partly(Transport):
+    """Transport that refuses the first observation."""
+
+    def refused(self, denoiser, generator):
+        return {0: "asked to. And more"} if denoiser.observations > 1 else {}
+
+
+class Hopeless(Method):
+    """A fallback that draws nothing."""
+
+    name = "hopeless"
+
+    def draw(self, denoiser, n, sampler, generator):
+        nothing = torch.full((n, denoiser.observations, denoiser.dim), torch.nan)
+        return reprior.methods.Drawn(nothing, failed=dict.fromkeys(range(denoiser.observations), "no way"))
+
+
+@pytest.mark.parametrize("fallback", [None, Hopeless, Rejuvenate])
+def test_what_is_refused_costs_no_other_observation(fallback):
+    problem = problem_of(POSTERIOR, CHANGES["full"])
+    method = Partly(problem, fallback=fallback and fallback(problem))
+    drawn = method.draw(POSTERIOR.condition(X), 3_000, Sampler(), generator())
+    assert drawn.failed == {None: {0: "asked to. And more"}, Hopeless: {0: "no way"}, Rejuvenate: {}}[fallback]
+    first = {
+        None: "not drawn",
+        Hopeless: "drawn by hopeless, as asked to",
+        Rejuvenate: "drawn by rejuvenate, as asked to",
+    }
+    assert drawn.told[0] == first[fallback]
+    assert "which is exact" in drawn.told[1]
+    for k in range(2):
+        exact = exact_posterior(CHANGES["full"], X[k], C)
+        if k in drawn.failed:
+            assert bool(drawn.theta[:, k].isnan().all())
+        else:
+            assert float(((drawn.theta[:, k].mean(0) - exact.mean) / exact.stddev).abs().max()) < 0.1
+
+
+def test_settings_say_how_many_draws_tell_a_weight():
+    few = Transport(problem_of(POSTERIOR, mixture()), TransportSettings(component_draws=150))
+    assert few.lighter(100).settings.component_draws == 100
+    for bad in ({"probes": 9}, {"component_draws": 99}):
+        with pytest.raises(InputError, match="transport needs probes >= 10 and component_draws >= 100"):
+            TransportSettings(**bad)
+
+
+def test_a_fallback_is_rebuilt_with_its_settings():
+    problem = problem_of(POSTERIOR, CHANGES["full"])
+    sir = find("sir")(problem, reprior.methods.SIRSettings(pool=77))
+    method = Transport(problem, TransportSettings(probes=33), sir)
+    again = Transport.rebuild(Problem(problem.posterior, problem.change), method.config(), method.tensors())
+    assert again.config() == method.config()
+    assert isinstance(again, Transport)
+    assert again.fallback is not None
+    assert again.fallback.settings.pool == 77
 
 
 @pytest.mark.parametrize("dim", [4, 10])
@@ -330,10 +382,10 @@ def test_where_bounds_cut_nearly_all_away_the_fallback_draws():
     base, unit = GaussianBase(100.0 * torch.eye(1), 0.25), Standardizer(torch.zeros(1), torch.ones(1))
     posterior = Posterior(base, Scales(unit, unit), prior, Simulations(theta, theta + 0.5, prior, ("a",)), ("a",))
     adapted = reprior.adapt(posterior, Uniform(torch.ones(1), torch.full((1,), 2.5)))
-    assert adapted.method == "transport"
-    for x, drawn_by in ((2.0, None), (3.9, True)):
+    assert adapted.method.name == "transport"
+    for x, told in ((2.0, "which is exact for this change"), (3.9, "drawn by rejuvenate, as q's bounds cut it away")):
         draws, info = adapted.sample((4_000,), torch.tensor([x]), seed=0, return_info=True)
-        assert info.details.get("drawn_by_rejuvenate") == drawn_by
+        assert told in info.told[0]
         grid = torch.linspace(1, 2.5, 5_001, dtype=torch.float64)
         weight = torch.softmax(-((grid - x / 1.0025) ** 2) / 0.5, 0)
         mean = float(weight @ grid)

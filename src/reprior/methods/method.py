@@ -130,7 +130,7 @@ class Method(ABC):
             return cls.presets.get("best") or cls.Settings()
         if isinstance(settings, str):
             if settings not in cls.presets:
-                allowed = ", ".join([*cls.presets, f"or a {cls.Settings.__name__}"])
+                allowed = ", ".join([*map(repr, cls.presets), f"a {cls.Settings.__name__}"])
                 raise InputError(f"settings {settings!r} are unknown to method {cls.name!r}; allowed: {allowed}")
             return cls.presets[settings]
         if not isinstance(settings, cls.Settings):
