@@ -20,7 +20,7 @@ def test_the_example_runs(tmp_path, monkeypatch):
     exec(compile(code[1], "README.md", "exec"), space)
     torch.set_rng_state(state)
     assert space["samples"].shape == (1_000, 2)
-    assert space["again"].method == space["adapted"].method
+    assert space["again"].method.name == space["adapted"].method.name
     # q = N((.5, 0), .3 I) and x = theta + N(0, .09 I) at (.8, -.2): the exact mean is (q/.3 + x/.09) / (1/.3 + 1/.09),
     # the sd .263. The base is linear-Gaussian, which 200 steps keep within a fifth of a sd (sampling error: .03 sd).
     exact = (torch.tensor([0.5, 0.0]) / 0.3 + torch.tensor([0.8, -0.2]) / 0.09) / (1 / 0.3 + 1 / 0.09)
