@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
 import torch
 
-from reprior_bench.evidence import CASES, EvidenceCell, evidence_cells, evidence_rows
-from reprior_bench.exact_scores import EmpiricalDenoiser, GaussianDenoiser
 from reprior.diffusion.schedule import VP
 from reprior.errors import InputError
+from reprior_bench.evidence import CASES, EvidenceJob, evidence_jobs, evidence_rows
+from reprior_bench.exact_scores import EmpiricalDenoiser, GaussianDenoiser
+from reprior_bench.job import execute
+from reprior_bench.store import Table
 
 
 def test_the_gaussian_denoiser_is_the_conditional_mean():
@@ -45,8 +46,8 @@ def euler_maruyama_sd(width: float) -> float:
 
 @pytest.mark.parametrize("width", ["0.02", "0.05", "0.3"])
 def test_the_width_of_the_papers_sampler_follows_the_recursion(width):
-    cell = EvidenceCell("sampler_width", "gaussian", width, observations=1, samples=20_000)
-    found = CASES["sampler_width"](cell, 0)
+    job = EvidenceJob("sampler_width", "gaussian", width, observations=1, samples=20_000)
+    found = CASES["sampler_width"](job, 0)
     assert found == pytest.approx(euler_maruyama_sd(float(width)) / float(width), rel=0.02)  # 4 / sqrt(2 n)
 
 
@@ -54,31 +55,36 @@ def test_the_rmse_of_gaussian_linear_is_forced():
     # Posterior variance v per direction, and theta* is a draw of it too: E (theta - theta*)^2 = 2 v. With S = 0.2 J + 0.8 I
     # v = 1 / (1 / 0.8 + 10) in five directions and 1 / (1 / 2 + 10) in one.
     forced = math.sqrt(2 * (5 / (1 / 0.8 + 10) + 1 / (1 / 2 + 10)) / 6)
-    cell = EvidenceCell("exact_rmse", "gaussian_linear", "ood", observations=200, samples=100)
-    squares = [CASES["exact_rmse"](cell, k) ** 2 for k in range(200)]
+    job = EvidenceJob("exact_rmse", "gaussian_linear", "ood", observations=200, samples=100)
+    squares = [CASES["exact_rmse"](job, k) ** 2 for k in range(200)]
     # A row's mean square is v + mean of 6 squares of sd sqrt(v): relative sd about sqrt(2/6)/2 = .29, over 200 rows.
     assert math.sqrt(sum(squares) / 200) == pytest.approx(forced, rel=0.04)
 
 
-def test_a_case_is_written_once_and_read_back(tmp_path):
-    cells = evidence_cells()
-    assert {c.method for c in cells} == set(CASES)
-    assert {c.method for c in evidence_cells(2, ["ess"])} == {"ess"}
+def test_cases_are_known_by_name():
+    jobs = evidence_jobs()
+    assert {job.case for job in jobs} == set(CASES)
+    assert {job.case for job in evidence_jobs(2, ["ess"])} == {"ess"}
+    assert {job.seed for job in evidence_jobs(seed=7)} == {7}
+    assert len({job.name for job in jobs}) == len(jobs)
     with pytest.raises(InputError, match="case 'guess' is unknown"):
-        evidence_cells(cases=["guess"])
-    assert len({c.name for c in cells}) == len(cells)
-    cell = next(c for c in cells if c.method == "sampler_width" and c.regime == "0.3")
-    path = cell.execute(tmp_path, tmp_path)
-    assert len(json.loads(path.read_text())["values"]) == cell.observations
-    fewer = EvidenceCell("sampler_width", "gaussian", "0.3", observations=2, samples=1_000)
-    fewer.execute(tmp_path, tmp_path)
-    (row,) = evidence_rows(tmp_path)  # of two records, the one with more observations
-    assert row["observations"] == cell.observations
+        evidence_jobs(cases=["guess"])
+
+
+def test_of_two_records_of_a_case_the_one_with_more_observations_counts(tmp_path):
+    for observations in (3, 2):
+        job = EvidenceJob("sampler_width", "gaussian", "0.3", observations, samples=1_000)
+        record = execute(job, tmp_path, tmp_path, "abc")
+        assert len(record["values"]) == observations
+        Table(tmp_path, job.part).append(record)
+    (row,) = evidence_rows(tmp_path)
+    assert row["observations"] == 3
     assert (row["case"], row["task"], row["regime"]) == ("sampler_width", "gaussian", "0.3")
     assert math.isnan(row["paper"])
+    assert evidence_rows(tmp_path, seed=1) == []
 
 
 def test_ess_of_equal_priors_would_be_one_and_of_ours_is_not():
-    cell = EvidenceCell("ess", "gaussian_linear", "ood", observations=2, samples=1_000)
-    values = [CASES["ess"](cell, k) for k in range(2)]
+    job = EvidenceJob("ess", "gaussian_linear", "ood", observations=2, samples=1_000)
+    values = [CASES["ess"](job, k) for k in range(2)]
     assert all(0 < v < 0.9 for v in values)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import matplotlib
 import numpy as np
 from synthetic import write_records
 
 from reprior_bench.figures import draw_bands, draw_c2st
-from reprior_bench.predictive import PredictCell
+from reprior_bench.job import execute
+from reprior_bench.predictive import PredictiveJob
+from reprior_bench.store import Table
 from reprior_bench.tables import summarise
 
 matplotlib.use("Agg")
@@ -31,10 +31,12 @@ def test_c2st_by_task_and_regime(tmp_path):
 
 
 def test_bands_come_from_the_records(tmp_path):
-    assert draw_bands(tmp_path) == []
-    PredictCell("oup", "ood", "exact", observations=1, samples=100).execute(tmp_path, tmp_path)
-    (path,) = draw_bands(tmp_path)
+    assert draw_bands(tmp_path, tmp_path) == []
+    job = PredictiveJob("oup", "ood", "exact", observations=1, samples=100)
+    record = execute(job, tmp_path, tmp_path, "")
+    Table(tmp_path, job.part).append(record)
+    (path,) = draw_bands(tmp_path, tmp_path)
     assert path.name == "bands-oup-ood.png"
     assert inked(path) > 0.02
-    record = next((tmp_path / "cells").glob("*.json"))
-    assert json.loads(record.read_text())["rows"][0]["band"]
+    assert record["rows"][0]["band"]
+    assert draw_bands(tmp_path, tmp_path, seed=1) == []

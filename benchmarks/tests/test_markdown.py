@@ -39,7 +39,7 @@ def test_fewer_observations_or_runs_are_told(tmp_path):
 
 def test_ess_and_predictive_tables(tmp_path):
     write_records(tmp_path, "base", [list(OBSERVED)] * 3)
-    write_records(tmp_path, "base", [list(OBSERVED)] * 3, "predict_rmse", "predictive", network="simformer")
+    write_records(tmp_path, "base", [list(OBSERVED)] * 3, "predict_rmse", "predictive")
     paths = {p.stem: p for p in write_tables(summarise(tmp_path), tmp_path / "tables")}
     assert "| OUP | preset best | 0.957 | 0.500 (0.000) | 0.487 |  |" in paths["ess"].read_text()
     assert lines_of(paths["predict_rmse"], "base")[0].startswith("| base | 0.54 (0.10) | 0.550 (0.034) |")
@@ -88,14 +88,14 @@ def test_methods_on_the_same_base_stand_in_one_line(tmp_path):
     assert "| OUP | boosted trees | - / 0.750 | - / - | - / - | 0.550 / - | - / - |" in text
 
 
-def test_a_sampler_that_ran_away_is_told_in_few_digits(tmp_path):
+def test_a_sampler_that_diverged_is_told_in_few_digits(tmp_path):
     write_records(tmp_path, "nre", [[2e9] * 10] * 3, metric="rmse")
     write_tables(summarise(tmp_path), tmp_path / "tables")
     assert "2.0e+09 (0.000)" in (tmp_path / "tables" / "rmse.md").read_text()
 
 
 def test_preset_paper_stands_beside_the_paper(tmp_path):
-    write_records(tmp_path, "nre", [[0.5, 0.6, 0.7]], preset="paper", network="simformer")
+    write_records(tmp_path, "nre", [[0.5, 0.6, 0.7]], preset="paper")
     write_records(tmp_path, "kliep", [[0.9]])  # of preset best: not here
     write_tables(summarise(tmp_path), tmp_path / "tables")
     text = (tmp_path / "tables" / "preset_paper.md").read_text()

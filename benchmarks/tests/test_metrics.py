@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from reprior_bench import metrics
 from reprior.errors import InputError
+from reprior_bench import metrics
 
-TWO_SAMPLE = [metrics.c2st, metrics.c2st_fast, metrics.mmd, metrics.sliced_w2, metrics.w2]
+TWO_SAMPLE = [metrics.c2st, metrics.mmd, metrics.sliced_w2, metrics.w2]
 
 
 def normal(n: int, d: int, seed: int, shift: float = 0.0, scale: float = 1.0) -> torch.Tensor:
@@ -34,17 +34,8 @@ def bayes_accuracy(delta: float) -> float:
     return 0.5 * (1 + math.erf(delta / 2 / math.sqrt(2)))
 
 
-@pytest.mark.parametrize("delta", [0.3, 1.0, 2.0])
-def test_c2st_fast_reaches_the_bayes_accuracy_of_shifted_gaussians(delta: float):
-    score = metrics.c2st_fast(normal(4000, 2, seed=1), normal(4000, 2, seed=2, shift=delta))
-    # Standard error sqrt(.25 / 8000) = .0056: no classifier beats the bound by 3 of them. Boosted trees lose
-    # a few hundredths to overfitting, most where the sets overlap most.
-    assert bayes_accuracy(delta) - 0.03 < score < bayes_accuracy(delta) + 0.017
-
-
 def test_c2st_is_the_forest_of_sbi_and_close_to_the_bayes_accuracy():
-    from sbi.utils.metrics import c2st as sbi_c2st
-
+    sbi_c2st = pytest.importorskip("sbi.utils.metrics").c2st
     a, b = normal(600, 2, seed=1), normal(600, 2, seed=2, shift=2.0)
     score = metrics.c2st(a, b)
     assert score == pytest.approx(float(sbi_c2st(a.double(), b.double())), abs=1e-12)
@@ -77,12 +68,6 @@ def test_duplicates_fire_the_forest_and_less_the_boosted_trees():
     assert boosted < forest - 0.05
 
 
-def test_c2st_does_not_depend_on_the_scale_of_parameters():
-    a, b = normal(800, 2, seed=1), normal(800, 2, seed=2, shift=1.0)
-    factor = torch.tensor([1e-6, 1e6])
-    assert metrics.c2st_fast(a * factor, b * factor) == pytest.approx(metrics.c2st_fast(a, b), abs=0.01)
-
-
 def mmd_closed_form(delta: float, s: float, d: int, h: float) -> float:
     """MMD^2 of N(0, I) and N(delta e_1, s^2 I) under exp(-|u - v|^2 / (2 h^2)).
 
@@ -109,9 +94,8 @@ def test_mmd_matches_its_closed_form(delta: float, s: float, d: int, h: float):
 
 
 def test_mmd_agrees_with_sbi_at_the_median_bandwidth():
-    from sbi.utils.metrics import unbiased_mmd_squared
-
-    # sbi forms all pairs at once, which is why reprior has its own; more rows than a block, fewer than the
+    unbiased_mmd_squared = pytest.importorskip("sbi.utils.metrics").unbiased_mmd_squared
+    # sbi forms all pairs at once, which is why the benchmark has its own; more rows than a block, fewer than the
     # limit above which the median is subsampled.
     a, b = normal(1100, 2, seed=8).double(), normal(600, 2, seed=9, shift=0.7).double()
     assert metrics.mmd(a, b) == pytest.approx(float(unbiased_mmd_squared(a, b)), abs=1e-9)
@@ -193,36 +177,6 @@ def test_rmse():
         metrics.rmse(samples, torch.zeros(3))
     with pytest.raises(InputError, match="finite"):
         metrics.rmse(samples, torch.tensor([1.0, math.nan]))
-
-
-def test_ess_of_known_weights():
-    assert metrics.ess(torch.full((50,), 700.0)) == 1.0
-    assert metrics.ess(torch.tensor([0.0, -math.inf, -math.inf, -math.inf])) == pytest.approx(0.25)
-    weights = torch.tensor([1.0, 2.0, 3.0])
-    assert metrics.ess(weights.log() - 1e4) == pytest.approx(36 / 14 / 3, rel=1e-2)  # float32 log at 1e4
-    assert metrics.ess(weights.double().log() + 300) == pytest.approx(36 / 14 / 3)
-
-
-def test_ess_of_a_gaussian_shift():
-    # w = exp(delta z - delta^2 / 2): E w = 1, E w^2 = exp(delta^2), so ESS/N -> exp(-delta^2).
-    z = normal(200_000, 1, seed=14)[:, 0]
-    # Relative standard error of the mean of w^2: sqrt((exp(4 delta^2) - 1) / n) = .3 % at delta = .5.
-    assert metrics.ess(0.5 * z) == pytest.approx(math.exp(-0.25), rel=0.015)
-
-
-@pytest.mark.parametrize(
-    ("log_w", "message"),
-    [
-        (torch.zeros(0), r"shape \(0,\)"),
-        (torch.zeros(2, 2), r"shape \(2, 2\)"),
-        (torch.tensor([0.0, math.nan]), "NaN"),
-        (torch.tensor([0.0, math.inf]), r"\+inf"),
-        (torch.full((3,), -math.inf), "-inf everywhere"),
-    ],
-)
-def test_ess_refuses_bad_weights(log_w: torch.Tensor, message: str):
-    with pytest.raises(InputError, match=message):
-        metrics.ess(log_w)
 
 
 def test_best_group():

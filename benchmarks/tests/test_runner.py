@@ -1,176 +1,173 @@
-"""The runner: errors stay in their cell, killed runs and killed workers lose and double nothing."""
+"""The runner: an error costs its own job, a second run does what is left, a killed run loses and doubles nothing."""
 
 from __future__ import annotations
 
-import io
-import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 
 import pytest
-from fake_cells import FakeCell, starts_of
-from rich.console import Console
+import safetensors.torch
+import torch
+from fake_jobs import FakeJob, starts_of
 
-from reprior_bench import runner
-from reprior_bench.runner import cluster_executor, local_executor, run_grid
 from reprior.errors import InputError
-
-
-def quiet() -> Console:
-    return Console(file=io.StringIO(), width=200)
+from reprior_bench import runner
+from reprior_bench.runner import cluster, local, run
+from reprior_bench.store import Table
 
 
 @contextmanager
 def threads():
     with ThreadPoolExecutor(2) as pool:
-        yield pool, 2
+        yield pool
 
 
 def records(folder) -> dict[str, dict]:
-    return {p.stem: json.loads(p.read_text()) for p in (folder / "cells").glob("*.json")}
+    return Table(folder, "fake").records()
 
 
-def test_an_error_in_one_cell_loses_no_other_and_is_told(tmp_path):
-    cells = [FakeCell(0), FakeCell(1, "fail"), FakeCell(2)]
-    console = quiet()
-    errors = run_grid(cells, tmp_path, tmp_path, threads, console)
-    assert set(records(tmp_path)) == {"cell0", "cell2"}
-    assert list(errors) == ["cell1"]
-    assert "cell1 divides by zero" in errors["cell1"]
-    shown = console.file.getvalue()  # pyright: ignore
-    assert "cell1 FAILED: ZeroDivisionError" in shown
-    assert "[3/3]" in shown
+def go(jobs, folder, pool=threads) -> tuple[dict[str, str], list[str]]:
+    """Errors, and the lines of progress."""
+    lines: list[str] = []
+    return run(jobs, folder, folder / "bases", pool, lines.append), lines
+
+
+def test_an_error_in_one_job_costs_no_other_and_is_told(tmp_path):
+    errors, lines = go([FakeJob(0), FakeJob(1, "fail"), FakeJob(2)], tmp_path)
+    assert set(records(tmp_path)) == {"0", "2"}
+    assert list(errors) == ["1"]
+    assert "job 1 divides by zero" in errors["1"]
+    assert "fake 1 FAILED: ZeroDivisionError: job 1 divides by zero" in lines
+
+
+def test_a_refusal_is_a_result(tmp_path):
+    errors, _ = go([FakeJob(0, "refuse")], tmp_path)
+    assert errors == {}
+    assert records(tmp_path)["0"]["refused"] == "job 0 cannot be done"
+    assert go([FakeJob(0)], tmp_path)[1] == ["1 jobs, 1 done before"]
 
 
 def test_a_second_run_does_only_what_is_left(tmp_path):
-    cells = [FakeCell(0), FakeCell(1, "fail"), FakeCell(2)]
-    run_grid(cells, tmp_path, tmp_path, threads, quiet())
-    before = {name: (tmp_path / "cells" / f"{name}.json").stat().st_mtime_ns for name in records(tmp_path)}
-    repaired = [FakeCell(0), FakeCell(1), FakeCell(2)]
-    console = quiet()
-    assert run_grid(repaired, tmp_path, tmp_path, threads, console) == {}
-    assert "3 cells, 2 done before" in console.file.getvalue()  # pyright: ignore
-    assert set(records(tmp_path)) == {"cell0", "cell1", "cell2"}
-    for name, when in before.items():
-        assert (tmp_path / "cells" / f"{name}.json").stat().st_mtime_ns == when
+    go([FakeJob(0), FakeJob(1, "fail"), FakeJob(2)], tmp_path)
+    before = Table(tmp_path, "fake").path.read_text()
+    errors, lines = go([FakeJob(0), FakeJob(1), FakeJob(2)], tmp_path)
+    assert errors == {}
+    assert lines[0] == "3 jobs, 2 done before"
+    assert Table(tmp_path, "fake").path.read_text().startswith(before)
+    assert sorted(records(tmp_path)) == ["0", "1", "2"]
 
 
-def test_a_base_that_fails_costs_its_own_cells_only(tmp_path, monkeypatch):
+def test_a_base_that_fails_costs_its_own_jobs_only(tmp_path, monkeypatch):
     made = []
 
     def make(spec, folder):
-        made.append(spec.name)
+        made.append(spec.task)
         if spec.task == "slcp":
             raise RuntimeError("no memory")
 
-    monkeypatch.setattr(runner, "_make_base", make)
-    cells = [
-        FakeCell(0, task="slcp", needs_base=True),
-        FakeCell(1, task="slcp", needs_base=True),
-        FakeCell(2, task="oup", needs_base=True),
-        FakeCell(3, task="oup", needs_base=True),
-        FakeCell(4, task="turin"),
-    ]
-    errors = run_grid(cells, tmp_path, tmp_path, threads, quiet())
-    assert sorted(made) == ["oup-id-mlp-best-1", "slcp-id-mlp-best-1"]  # each once, whatever the number of cells
-    assert sorted(errors) == ["cell0", "cell1"]
-    assert "its base was not trained" in errors["cell0"]
-    assert set(records(tmp_path)) == {"cell2", "cell3", "cell4"}
+    monkeypatch.setattr(runner, "_train", make)
+    jobs = [FakeJob(i, task=task) for i, task in enumerate(("slcp", "slcp", "oup", "oup", ""))]
+    errors, _ = go(jobs, tmp_path)
+    assert sorted(made) == ["oup", "slcp"]  # each once, whatever the number of jobs
+    assert sorted(errors) == ["0", "1"]
+    assert "its base was not trained" in errors["0"]
+    assert set(records(tmp_path)) == {"2", "3", "4"}
 
 
-def test_a_worker_process_that_dies_loses_nothing(tmp_path):
-    # The pool breaks with it; the cells that were open are run in a new one.
-    cells = [FakeCell(0), FakeCell(1, "die"), FakeCell(2), FakeCell(3)]
-    errors = run_grid(cells, tmp_path, tmp_path, partial(local_executor, 1), quiet())
-    assert errors == {}
-    assert len(records(tmp_path)) == 4
-    assert len(starts_of(tmp_path, cells[1])) == 2
+def test_a_job_is_done_again_where_its_base_is_another_one(tmp_path):
+    job = FakeJob(0, task="oup")
+    path = job.base.path(tmp_path / "bases")  # pyright: ignore[reportOptionalMemberAccess]
+    path.parent.mkdir()
+    for value, done in ((0.0, 0), (0.0, 1), (1.0, 0), (1.0, 1)):
+        safetensors.torch.save_file({"weight": torch.full((3,), value)}, path)
+        assert go([job], tmp_path)[1][0] == f"1 jobs, {done} done before"
+    path.unlink()
+    assert go([job], tmp_path)[1][0] == "1 jobs, 1 done before"  # there is nothing to compare with
+    assert len(records(tmp_path)) == 1
 
 
-def test_a_cell_that_always_kills_its_process_costs_no_other(tmp_path):
-    cells = [FakeCell(0, "kill"), *(FakeCell(i) for i in range(1, 8))]
-    errors = run_grid(cells, tmp_path, tmp_path, partial(local_executor, 2), quiet())
-    assert list(errors) == ["cell0"]
-    assert "its worker process died" in errors["cell0"]
-    assert set(records(tmp_path)) == {f"cell{i}" for i in range(1, 8)}
+def test_a_job_that_kills_its_process_costs_no_other(tmp_path):
+    jobs = [FakeJob(0, "kill"), *(FakeJob(i) for i in range(1, 6))]
+    errors, _ = go(jobs, tmp_path, partial(local, 2))
+    assert list(errors) == ["0"]
+    assert "its process died" in errors["0"]
+    assert set(records(tmp_path)) == {str(i) for i in range(1, 6)}
+    assert len({r["pid"] for r in records(tmp_path).values()} | {os.getpid()}) > 2  # two workers, none of them this one
 
 
-def test_a_machine_on_which_every_process_dies_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "POOLS", 2)
-    cells = [FakeCell(i, "kill") for i in range(20)]
-    errors = run_grid(cells, tmp_path, tmp_path, partial(local_executor, 1), quiet())
-    assert len(errors) == 20
-    assert "2 pools of worker processes in a row died" in errors["cell19"]
+SCRIPT = """
+import sys
+from functools import partial
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+from fake_jobs import FakeJob
+from reprior_bench.runner import local, run
+if __name__ == "__main__":
+    run([FakeJob(i, seconds=0.0 if i < 2 else 60.0) for i in range(4)], {folder!r}, {folder!r}, partial(local, 1))
+"""
 
 
-def test_a_dask_cluster_loses_and_doubles_nothing_when_a_worker_is_killed(tmp_path):
+def test_a_killed_run_leaves_no_worker_behind_and_goes_on(tmp_path):
+    jobs = [FakeJob(i) for i in range(4)]
+    script = tmp_path / "go.py"
+    script.write_text(SCRIPT.format(tests=os.path.dirname(__file__), folder=str(tmp_path)))
+    child = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 100
+    while not starts_of(tmp_path, jobs[2]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    (worker,) = starts_of(tmp_path, jobs[2])
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert set(records(tmp_path)) == {"0", "1"}
+    while alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not alive(worker)
+    assert go(jobs, tmp_path)[1][0] == "4 jobs, 2 done before"
+    assert len(Table(tmp_path, "fake").path.read_text().splitlines()) == 4
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    with open(f"/proc/{pid}/stat") as stream:
+        return stream.read().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def test_a_dask_cluster_runs_jobs(tmp_path):
     distributed = pytest.importorskip("distributed")
-    cells = [FakeCell(i, seconds=1.0 if i < 2 else 0.2) for i in range(10)]
     with distributed.LocalCluster(
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
-    ) as cluster:
-        result: dict[str, str] = {"not": "finished"}
-
-        def work() -> None:
-            executor = partial(cluster_executor, cluster.scheduler_address)
-            result.clear()
-            result.update(run_grid(cells, tmp_path, tmp_path, executor, quiet()))
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        deadline = time.monotonic() + 60
-        while not all(starts_of(tmp_path, c) for c in cells[:2]) and time.monotonic() < deadline:
-            time.sleep(0.02)
-        victim = starts_of(tmp_path, cells[0])[0]  # in the middle of cell 0
-        assert not cells[0].done(tmp_path)
-        os.kill(victim, signal.SIGKILL)
-        thread.join(60)
-        assert not thread.is_alive()
-    assert result == {}
-    found = records(tmp_path)
-    assert sorted(found) == sorted(c.name for c in cells)  # nothing lost
-    assert sorted(r["number"] for r in found.values()) == list(range(10))
-    assert len(starts_of(tmp_path, cells[0])) == 2  # the killed one was run again, by another process
-    assert found["cell0"]["pid"] != victim
-    assert [c.name for c in cells[1:] if len(starts_of(tmp_path, c)) > 2] == []
-    assert list((tmp_path / "cells").glob(".*")) == []  # no half-written record is left
+        n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, silence_logs=50
+    ) as made:
+        errors, _ = go([FakeJob(0), FakeJob(1, "fail")], tmp_path, partial(cluster, made.scheduler_address))
+    assert list(errors) == ["1"]
+    assert set(records(tmp_path)) == {"0"}
 
 
 def test_no_scheduler_is_said_in_one_line(monkeypatch):
     distributed = pytest.importorskip("distributed")
 
     def refuse(*_, **__):
-        raise OSError("timed out")
+        raise OSError("Timed out")
 
     monkeypatch.setattr(distributed, "Client", refuse)
-    with pytest.raises(InputError, match="no Dask scheduler answers"):
-        cluster_executor("tcp://127.0.0.1:1").__enter__()
+    with (
+        pytest.raises(InputError, match="no Dask scheduler answers at 'tcp://127.0.0.1:1'"),
+        cluster("tcp://127.0.0.1:1"),
+    ):
+        pass
+    with pytest.raises(InputError, match="workers must be at least 1; got 0"), local(0):
+        pass
 
 
-def test_no_workers_are_refused():
-    with pytest.raises(InputError, match="workers must be at least 1"):
-        local_executor(0).__enter__()
-
-
-def test_workers_end_with_a_run_that_is_killed(tmp_path):
-    script = tmp_path / "long_run.py"
-    script.write_text(
-        "import time\n"
-        "from reprior_bench.runner import local_executor\n"
-        "if __name__ == '__main__':\n"
-        "    with local_executor(1) as (pool, _):\n"
-        "        pool.submit(print, 'at work', flush=True).result()\n"
-        "        pool.submit(time.sleep, 600).result()\n"
-    )
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True) as run:
-        assert run.stdout is not None
-        assert run.stdout.readline() == "at work\n"
-        run.kill()
-        run.communicate(timeout=60)  # returns once nobody holds the pipe, the worker included
+def test_a_folder_that_cannot_be_is_said_before_anything_runs(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be a folder for the results"):
+        run([FakeJob(0)], tmp_path / "file", tmp_path, threads)

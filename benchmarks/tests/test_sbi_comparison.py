@@ -10,11 +10,10 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from reprior import cli, cli_bench, priors
-from reprior_bench import tasks
-from reprior_bench import sbi_comparison
-from reprior_bench.sbi_comparison import METHODS, NETWORK, Comparison, Row, compare, judge, npse, run, summary
 from reprior.errors import InputError
 from reprior.io import read_rows, write_rows
+from reprior_bench import sbi_comparison, tasks
+from reprior_bench.sbi_comparison import METHODS, NETWORK, Comparison, Row, compare, judge, npse, run, summary
 
 
 def test_errors_are_in_posterior_sds():

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from synthetic import write_records, write_refusal
 
+from reprior.io import write_rows
 from reprior_bench.paper import paper_values
 from reprior_bench.tables import COLUMNS, refusals, summarise
-from reprior.io import write_rows
 
 OBSERVED = np.linspace(0.5, 0.6, 10)
 
@@ -29,7 +29,7 @@ def test_mean_and_spread_are_over_observations_of_the_run_average(tmp_path):
     row = find(summarise(tmp_path), "nre")
     assert row["mean"] == pytest.approx(OBSERVED.mean() + 0.3)
     assert row["std"] == pytest.approx(OBSERVED.std(ddof=1))  # the spread between runs is averaged out
-    assert (row["observations"], row["runs"], row["seed"], row["commit"]) == (10, 3, 20_000, "abc1234")
+    assert (row["observations"], row["runs"], row["seed"], row["commit"]) == (10, 3, 50_000, "abc1234")
 
 
 def test_the_best_group_is_paired_by_observation_and_leaves_references_out(tmp_path):
@@ -57,18 +57,19 @@ def test_a_trial_of_another_size_does_not_take_the_place_of_the_papers(tmp_path)
 
 def test_presets_networks_and_counts_are_not_mixed(tmp_path):
     write_records(tmp_path, "nre", [list(OBSERVED)])
-    write_records(tmp_path, "nre", [list(OBSERVED - 0.1)], preset="paper", network="simformer")
-    write_records(tmp_path, "nre", [[0.9]], quick=True)
+    write_records(tmp_path, "nre", [list(OBSERVED - 0.1)], preset="paper")
+    write_records(tmp_path, "nre", [[0.9]], preset="quick")
     write_records(tmp_path, "nre", [[0.7, 0.8]])
     rows = [r for r in summarise(tmp_path) if r["metric"] == "c2st"]
     assert len(rows) == 3
-    assert find(rows, "nre", preset="best-quick")["mean"] == 0.9
-    assert math.isnan(find(rows, "nre", preset="best-quick")["std"])
+    assert find(rows, "nre", preset="quick")["mean"] == 0.9
+    assert find(rows, "nre", preset="paper")["network"] == "simformer"
+    assert math.isnan(find(rows, "nre", preset="quick")["std"])
     assert find(rows, "nre", preset="best")["observations"] == 10  # the two of another record are not added
     assert not any(r["in_best_group"] for r in rows)  # each alone: the best of nothing
 
 
-def test_a_sampler_that_ran_away_is_shown_and_not_ranked(tmp_path):
+def test_a_sampler_that_diverged_is_shown_and_not_ranked(tmp_path):
     write_records(tmp_path, "wsm", [[math.nan, *OBSERVED[1:]]])
     write_records(tmp_path, "nre", [list(OBSERVED)])
     rows = summarise(tmp_path)

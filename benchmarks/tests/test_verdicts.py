@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 import reprior
 from reprior import priors
-from reprior_bench import tasks
-from reprior_bench import verdict_cases, verdicts
-from reprior_bench.verdict_cases import KINDS, PLAN, Case, cases, observation_of, target_of
-from reprior_bench.verdicts import by_kind, rates, read, regrade, run
-from reprior.diagnostics.checks import MEANINGS, Thresholds
-from reprior.networks.fit import Training
 from reprior.errors import InputError
+from reprior.networks.fit import Training
+from reprior_bench import tasks, verdict_cases
+from reprior_bench.job import execute
+from reprior_bench.verdict_cases import KINDS, Case, adapted_of, observation_of, target_of
+from reprior_bench.verdicts import VerdictJob, by_kind, jobs, rates, rows_of
+
+BASES = Path(__file__).parents[1] / "results" / "bases"
 
 
 def test_there_are_enough_cases():
-    found = list(cases(seed=1))
+    found = list(jobs(seed=1))
     assert len(found) >= 60
-    assert len({c.key for c in found}) == len(found)
-    assert {(c.task, c.regime) for c in found} == {(t, r) for t in verdict_cases.TASKS for r in ("id", "ood")}
-    for task in verdict_cases.TASKS:
+    assert len({c.name for c in found}) == len(found)
+    assert {(c.task, c.regime) for c in found} == {(t, r) for t in tasks.BENCHMARK for r in ("id", "ood")}
+    for task in tasks.BENCHMARK:
         assert {c.kind for c in found if c.task == task} == set(KINDS)
 
 
@@ -46,56 +49,44 @@ def test_every_kind_has_a_prior_and_an_observation():
         Case("oup", "id", "odd", 0)
 
 
+def row(kind: str, verdict: str, c2st: float | None = None) -> dict:
+    found = {"job": {"task": "oup", "regime": "id", "kind": kind, "seed": 7}, "verdict": verdict}
+    return found if c2st is None else {**found, "c2st_fast": c2st}
+
+
 def test_rates_count_only_the_clear_cases():
     rows = [
-        {"c2st_fast": "0.70", "verdict": "caution"},
-        {"c2st_fast": "0.90", "verdict": "do not trust"},
-        {"c2st_fast": "0.61", "verdict": "ok"},
-        {"c2st_fast": "0.58", "verdict": "caution"},  # between: not counted
-        {"c2st_fast": "0.51", "verdict": "ok"},
-        {"c2st_fast": "0.52", "verdict": "caution"},
-        {"c2st_fast": "", "verdict": "refused"},
+        row("none", "caution", 0.70),
+        row("none", "do not trust", 0.90),
+        row("wide", "ok", 0.61),
+        row("wide", "caution", 0.58),  # between: not counted
+        row("none", "ok", 0.51),
+        row("none", "caution", 0.52),
+        row("none", "refused"),
     ]
     found = rates(rows)
     assert (found["high"], found["low"], found["refused"]) == (3, 2, 1)
     assert found["caught"] == pytest.approx(2 / 3)
     assert found["passed"] == pytest.approx(1 / 2)
+    kinds = {one["kind"]: one for one in by_kind(rows)}
+    assert set(kinds) == {"none", "wide"}
+    assert (kinds["none"]["caution"], kinds["none"]["refused"], kinds["none"]["c2st_fast"]) == (2, 1, "0.51 to 0.90")
 
 
-def test_regrade_follows_thresholds_and_what_a_check_may_say():
-    row = dict.fromkeys(MEANINGS, "") | {"verdict": "ok", "method": "transport", "agreement": "0.6", "k_hat": "2"}
-    assert regrade(row, Thresholds(agreement=(0.61, 0.7))) == "ok"  # k-hat is not judged for transport
-    assert regrade(row, Thresholds(agreement=(0.55, 0.7))) == "caution"
-    assert regrade(row, Thresholds(agreement=(0.5, 0.55))) == "do not trust"
-    assert regrade(row | {"method": "sir"}, Thresholds(agreement=(0.61, 0.7))) == "do not trust"
-    few = dict.fromkeys(MEANINGS, "") | {"verdict": "ok", "method": "transport", "pairs": "0.1"}
-    assert regrade(few, Thresholds()) == "caution"
+def test_a_case_is_judged(tmp_path):
+    record = execute(VerdictJob("gaussian_linear", "id", "none", 7), BASES, tmp_path, "abc")
+    assert record["verdict"] == "ok"
+    assert record["method"] == "none"
+    assert 0.45 < record["c2st_fast"] < 0.56
+    assert record["checks"]["ess"] == 1
+    assert len(record["checks"]) > 5
 
 
-def test_run_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    made = []
-
-    def fake(case, posterior, settings):
-        made.append(case.key)
-        if len(made) == 5:
-            raise KeyboardInterrupt
-        known = {"task": case.task, "regime": case.regime, "kind": case.kind, "seed": case.seed}
-        return {**known, "method": "none", "verdict": "ok", "c2st_fast": "0.5"}
-
-    monkeypatch.setattr(verdicts, "run_case", fake)
-    monkeypatch.setattr(verdicts, "get_base", lambda *a, **k: object())
-    out = tmp_path / "table.csv"
-    with pytest.raises(KeyboardInterrupt):
-        run(tmp_path, out, seed=7, names=("oup",))
-    found = run(tmp_path, out, seed=7, names=("oup",))
-    planned = sum(len(kinds) for kinds in PLAN.values())
-    assert found["cases"] == planned
-    assert found["passed"] == 1.0
-    assert len(made) == planned + 1  # the interrupted one was run again, no other
-    assert read(out) == []  # those of the evaluation seed
-    table = by_kind(read(out, seed=7))
-    assert sum(row["ok"] for row in table) == planned
-    assert {row["kind"]: row["c2st_fast"] for row in table}["wide"] == "0.50 to 0.50"
+def test_the_first_rates_are_kept():
+    # Of the page on the verdict: 21 of 22 bad ones caught, 44 of 47 good ones passed.
+    found = rates(rows_of(BASES.parent, seed=20_000))
+    assert (found["cases"], found["high"], found["low"]) == (75, 22, 47)
+    assert (round(found["caught"] * 22), round(found["passed"] * 47)) == (21, 44)
 
 
 def test_broken_ones_are_broken():
@@ -109,7 +100,7 @@ def test_broken_ones_are_broken():
     before = sound.condition(x[:1]).mean(z, s)
     shaken = verdict_cases._shaken(sound, 3)
     assert (shaken.condition(x[:1]).mean(z, s) - before).abs().max() > 1e-3
-    ratio = verdict_cases._random_ratio(sound, tasks.get("gaussian_linear").target_prior("id"), 3)
-    guided = ratio.guidance.guide(sound.condition(x[:1]), torch.Generator())
+    broken = adapted_of(Case("gaussian_linear", "id", "broken", 3), sound)
+    guided = broken.method.guide(sound.condition(x[:1]), torch.Generator())
     assert (guided.mean(z, s) - before).abs().max() > 1e-2
     assert torch.equal(sound.condition(x[:1]).mean(z, s), before)

@@ -6,6 +6,7 @@ A base file holds the network and its scales but not the simulations: they are m
 from __future__ import annotations
 
 import hashlib
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -106,7 +107,7 @@ def simulations_of(spec: BaseSpec) -> tuple[Tensor, Tensor]:
 def get_base(spec: BaseSpec, folder: str | Path, progress: bool = False) -> Posterior:
     """The base of a specification: from the folder, or trained and written there.
 
-    A training that was killed goes on from its checkpoint, which is removed when the base is written.
+    A training that was killed goes on from where it was; what it keeps for that is removed when the base is written.
     """
     path, recipe = spec.path(folder), spec.recipe()
     theta, x = simulations_of(spec)
@@ -121,7 +122,7 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = False) -> Post
             )
         return replace(base.with_simulations(theta, x), sampler=sampler)
     task = tasks.get(spec.task)
-    checkpoint = path.with_suffix(".checkpoint.safetensors")
+    unfinished = path.with_suffix(".training")
     posterior = reprior.train(
         theta,
         x,
@@ -131,12 +132,12 @@ def get_base(spec: BaseSpec, folder: str | Path, progress: bool = False) -> Post
         training=recipe.training,
         seed=BASE_SEED,
         parameters=task.parameters,
-        checkpoint=checkpoint,
+        folder=unfinished,
         progress=progress,
     )
     posterior = replace(posterior, sampler=sampler)
     posterior.save(path, simulations=False)
-    checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(unfinished, ignore_errors=True)
     return posterior
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 import reprior
 from reprior import io
 from reprior.adapted import AdaptedPosterior
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.methods import registered
 from reprior_bench import EVALUATION_SEED, metrics, tasks
 from reprior_bench.bases import BaseSpec, get_base
@@ -119,10 +119,14 @@ class PosteriorJob(MethodJob):
         rows = []
         for k in range(self.observations):
             began = time.monotonic()
-            samples, info = adapted.sample((self.samples,), x[k], seed=run_seed(self.run) + k, return_info=True)
+            seed = run_seed(self.run) + k
+            samples, info = adapted.sample_batched((self.samples,), x=x[k : k + 1], seed=seed, return_info=True)
             row = {"observation": k, "seconds": time.monotonic() - began, "ess": info.relative_ess[0]}
+            row |= {"failed": info.failed[0]} if info.failed else {}
             exact = reference_of(self.task, self.regime, self.seed, k, self.samples, x[k], cache)
-            rows.append(row | distances(samples, exact, theta_star[k], self.forest))
+            rows.append(row | distances(samples[:, 0], exact, theta_star[k], self.forest))
+        if all("failed" in row for row in rows):
+            raise RefusedError(rows[0]["failed"])
         made = {"why": adapted.method.why, "chosen": adapted.method.name, "adapt_seconds": adapt_seconds}
         return {**made, "rows": rows}
 
@@ -147,7 +151,7 @@ def reference_of(task: str, regime: str, seed: int, k: int, samples: int, x: Ten
 
 
 def distances(samples: Tensor, exact: Tensor, theta_star: Tensor, forest: bool) -> dict[str, float]:
-    """The metrics of one observation; NaN where a sampler diverged."""
+    """The metrics of one observation; NaN where the method could not draw, or its sampler diverged."""
     names = METRICS if forest else tuple(name for name in METRICS if name != "c2st")
     if not bool(torch.isfinite(samples).all()):
         return dict.fromkeys(names, float("nan"))

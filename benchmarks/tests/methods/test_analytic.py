@@ -8,13 +8,13 @@ from exact import GaussianBase, gaussian_posterior
 from torch.distributions import Categorical, Independent, Laplace, MixtureSameFamily, MultivariateNormal, Normal
 
 import reprior
-from reprior.change import make_change
 from reprior.errors import InputError
-from reprior_bench.methods.analytic import AnalyticGuidance, AnalyticSettings, gaussian_mean, mixture_of
-from reprior.quadratic import find_quadratic
+from reprior.methods import Problem
 from reprior.methods.transport import Transported
 from reprior.posterior import Posterior, Scales
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
+from reprior_bench.methods.analytic import Analytic, AnalyticSettings, gaussian_mean, mixture_of
 
 C = 0.3
 POSTERIOR, PRIOR = gaussian_posterior(dim=2, c=C, rho=0.4)
@@ -43,9 +43,9 @@ def test_guided_mean_is_exact_for_a_gaussian_change(s):
     x = torch.tensor([[0.4, 0.2], [-1.0, 0.8]])
     change = make_change(PRIOR, TARGET, POSTERIOR.scales.theta, 0)
     base = POSTERIOR.condition(x)
-    guided = AnalyticGuidance(POSTERIOR, change, AnalyticSettings(C)).guide(base, generator())
+    guided = Analytic(Problem(POSTERIOR, change), AnalyticSettings(C)).guide(base, generator())
     z = (1 + s) * torch.randn(40, 2, 2, generator=generator())
-    want = Transported(base, find_quadratic(change)).mean(z, torch.tensor(s))
+    want = Transported(base, change.quadratic).mean(z, torch.tensor(s))
     assert torch.allclose(guided.mean(z, torch.tensor(s)), want, atol=1e-4)
 
 
@@ -57,21 +57,21 @@ def test_user_units_are_respected():
     target = MultivariateNormal(3 + 2 * TARGET.loc, 4 * TARGET.covariance_matrix)
     moved = Posterior(GaussianBase(cov, C), Scales(unit, unit), prior, None, ("a", "b"))
     x = torch.tensor([0.4, 0.2])
-    plain = reprior.adapt(POSTERIOR, TARGET, "analytic", AnalyticSettings(C)).sample((50,), x, seed=1)
-    other = reprior.adapt(moved, target, "analytic", AnalyticSettings(4 * C)).sample((50,), 3 + 2 * x, seed=1)
+    plain = reprior.adapt(POSTERIOR, TARGET, "analytic", AnalyticSettings(C)).sample((50,), x=x, seed=1)
+    other = reprior.adapt(moved, target, "analytic", AnalyticSettings(4 * C)).sample((50,), x=3 + 2 * x, seed=1)
     assert torch.allclose(other, 3 + 2 * plain, atol=1e-3)
 
 
-def test_mixture_target_is_sampled_with_its_shares():
+def test_mixture_target_is_sampled_with_its_weights():
     means = torch.tensor([[1.0, 1.0], [-1.0, -1.0]])
     target = MixtureSameFamily(Categorical(torch.tensor([0.7, 0.3])), MultivariateNormal(means, 0.1 * torch.eye(2)))
     adapted = reprior.adapt(POSTERIOR, target, "analytic", AnalyticSettings(C))
     x = torch.tensor([0.1, 0.0])
-    theta = adapted.sample((4_000,), x, seed=0)
+    theta = adapted.sample((4_000,), x=x, seed=0)
     evidence = MultivariateNormal(means, (0.1 + C) * torch.eye(2)).log_prob(x)
-    share = float(torch.softmax(torch.tensor([0.7, 0.3]).log() + evidence, 0)[0])
+    weight = float(torch.softmax(torch.tensor([0.7, 0.3]).log() + evidence, 0)[0])
     # Standard error sqrt(.2 / 4000) = 0.007; 32 steps of the sampler move a draw between the modes now and then.
-    assert float((theta.sum(1) > 0).float().mean()) == pytest.approx(share, abs=0.035)
+    assert float((theta.sum(1) > 0).float().mean()) == pytest.approx(weight, abs=0.035)
 
 
 def test_components_are_read_in_any_form():
@@ -91,12 +91,12 @@ def test_what_it_cannot_do_is_refused():
     scale = POSTERIOR.scales.theta
     laplace = Independent(Laplace(torch.zeros(2), torch.ones(2)), 1)
     with pytest.raises(InputError, match="needs Gaussian or Gaussian-mixture priors; got Independent"):
-        AnalyticGuidance(POSTERIOR, make_change(PRIOR, laplace, scale, 0))
+        Analytic(Problem(POSTERIOR, make_change(PRIOR, laplace, scale, 0)))
     with pytest.raises(InputError, match="needs the target prior as a distribution"):
-        AnalyticGuidance(POSTERIOR, make_change(PRIOR, TARGET.log_prob, scale, 0))
+        Analytic(Problem(POSTERIOR, make_change(PRIOR, TARGET.log_prob, scale, 0)))
     odd = gaussian_posterior(dim=2, c=C)[0]
     odd.base.x_dim = 3
     with pytest.raises(InputError, match="x and theta must have the same size"):
-        AnalyticGuidance(odd, make_change(PRIOR, TARGET, scale, 0))
+        Analytic(Problem(odd, make_change(PRIOR, TARGET, scale, 0)))
     with pytest.raises(InputError, match="variance must be positive; got 0"):
         AnalyticSettings(0.0)

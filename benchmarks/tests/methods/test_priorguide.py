@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,21 +15,17 @@ from torch import Tensor
 from torch.distributions import Independent, Laplace, MultivariateNormal, Normal, Uniform
 
 import reprior
-from reprior.change import make_change
+import reprior_bench.methods.priorguide_mc as monte_carlo
+from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser, Wrapped
 from reprior.errors import InputError
-from reprior_bench.methods.priorguide import (
-    MixtureRatio,
-    MonteCarloSettings,
-    PriorGuide,
-    PriorGuideMonteCarlo,
-    PriorGuideSettings,
-    _MixtureGuided,
-    fit_mixture,
-)
-from reprior.quadratic import Quadratic, find_quadratic
+from reprior.methods import Problem
 from reprior.methods.transport import Transported
+from reprior.quadratic import Quadratic
 from reprior.standardizer import Standardizer
+from reprior.target import make_change
+from reprior_bench.methods.priorguide import MixtureRatio, PriorGuide, PriorGuideSettings, _Guided, fit_mixture
+from reprior_bench.methods.priorguide_mc import MonteCarloSettings, PriorGuideMonteCarlo
 
 stats: Any = scipy_stats  # its annotations take numbers only
 
@@ -37,10 +34,19 @@ X = torch.tensor([[0.4, 0.2], [-1.0, 0.8]])
 PLAIN, PLAIN_PRIOR = gaussian_posterior(dim=2, c=C)  # posterior variance v I
 CORRELATED, PRIOR = gaussian_posterior(dim=2, c=C, rho=0.6)
 TARGET = MultivariateNormal(torch.tensor([0.5, -0.3]), torch.diag(torch.tensor([0.3, 0.6])))
+BASE = Path(__file__).parents[2] / "results" / "bases" / "two_moons-id-mlp-best.safetensors"
 
 
 def generator(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
+
+
+def changed(target: Any) -> PriorChange:
+    return make_change(PRIOR, target, CORRELATED.scales.theta, 0)
+
+
+def monte_carlo_method(change: PriorChange, draws: int = 1_000) -> PriorGuideMonteCarlo:
+    return PriorGuideMonteCarlo(Problem(CORRELATED, change), MonteCarloSettings(draws=draws))
 
 
 def ratio(means: Tensor, scales: Tensor, log_weights: Tensor) -> MixtureRatio:
@@ -64,7 +70,7 @@ def test_guided_mean_is_the_closed_form(s, mixture):
     base = CORRELATED.condition(X)
     pooled = torch.tensor([[0.2], [0.35]])
     z = (1 + s) * torch.randn(20, 2, 2, generator=generator())
-    guided = _MixtureGuided(base, mixture, pooled).mean(z, torch.tensor(s))
+    guided = _Guided(base, mixture, pooled).mean(z, torch.tensor(s))
     mu = base.mean(z, torch.tensor(s))
     cov = CORRELATED.base.cov.float()  # pyright: ignore
     jacobian = cov @ torch.linalg.inv(cov + s**2 * torch.eye(2))
@@ -85,13 +91,13 @@ def test_exact_for_one_gaussian_over_a_round_gaussian_posterior(s):
     precision = (-2 * ONE.log_scales[0]).exp().double()
     quadratic = Quadratic(torch.diag(precision), precision * ONE.means[0].double(), 0.0, 0.0)
     want = Transported(base, quadratic).mean(z, torch.tensor(s))
-    guided = _MixtureGuided(base, ONE, torch.full((2, 1), v)).mean(z, torch.tensor(s))
+    guided = _Guided(base, ONE, torch.full((2, 1), v)).mean(z, torch.tensor(s))
     assert torch.allclose(guided, want, atol=1e-4)
 
 
 def test_variance_is_pooled_over_the_draws_of_each_observation():
-    change = make_change(PRIOR, TARGET, CORRELATED.scales.theta, 0)
-    guided = PriorGuide(change, PriorGuideSettings(), ONE).guide(CORRELATED.condition(X), generator())
+    method = PriorGuide(Problem(CORRELATED, changed(TARGET)), PriorGuideSettings(), ONE)
+    guided = method.guide(CORRELATED.condition(X), generator())
     pooled = guided.pooled  # pyright: ignore[reportAttributeAccessIssue]
     v = float(CORRELATED.base.cov.diagonal().mean())  # pyright: ignore
     assert pooled.shape == (2, 1)
@@ -129,11 +135,11 @@ def test_fit_holds_a_ratio_that_grows_beyond_any_density():
 @pytest.mark.parametrize("s", [0.3, 2.0])
 def test_monte_carlo_variant_is_the_closed_form_of_its_own_kernel(s):
     # theta_0 | z taken as N(mu, k I), k = (1 + 1/s^2)^-1: for a quadratic log r the slope at mu is (I + k L)^-1 (h - L mu).
-    change = make_change(PRIOR, TARGET, CORRELATED.scales.theta, 0)
-    quadratic = find_quadratic(change)
+    change = changed(TARGET)
+    quadratic = change.quadratic
     base = CORRELATED.condition(X)
     z = (1 + s) * torch.randn(6, 2, 2, generator=generator())
-    guided = PriorGuideMonteCarlo(change, MonteCarloSettings(draws=20_000)).guide(base, generator())
+    guided = monte_carlo_method(change, 20_000).guide(base, generator())
     got = guided.mean(z, torch.tensor(s))
     mu = base.mean(z, torch.tensor(s)).double()
     k = 1 / (1 + 1 / s**2)
@@ -148,13 +154,13 @@ def test_monte_carlo_variant_is_the_closed_form_of_its_own_kernel(s):
 
 
 def test_blocks_of_draws_do_not_change_the_answer(monkeypatch):
-    change = make_change(PRIOR, TARGET, CORRELATED.scales.theta, 0)
+    change = changed(TARGET)
     base = CORRELATED.condition(X)
     z = torch.randn(6, 2, 2, generator=generator())
-    guided = PriorGuideMonteCarlo(change, MonteCarloSettings(draws=4_000)).guide(base, generator())
+    guided = monte_carlo_method(change, 4_000).guide(base, generator())
     whole = guided.mean(z, torch.tensor(0.5))
-    monkeypatch.setattr(type(guided), "ROWS", 8_000)
-    guided = PriorGuideMonteCarlo(change, MonteCarloSettings(draws=4_000)).guide(base, generator(1))
+    monkeypatch.setattr(monte_carlo, "ROWS", 8_000)
+    guided = monte_carlo_method(change, 4_000).guide(base, generator(1))
     parts = guided.mean(z, torch.tensor(0.5))
     assert torch.allclose(parts, whole, atol=0.03)  # other draws, the same average
 
@@ -169,16 +175,16 @@ def test_samples_reach_the_target_where_their_kernel_is_right(method):
     }
     adapted = reprior.adapt(PLAIN, TARGET, method, settings[method])
     n = 800
-    theta = adapted.sample((n,), X[0], seed=0)
+    theta = adapted.sample((n,), x=X[0], seed=0)
     exact = exact_posterior(TARGET, X[0], C)
     assert float(((theta.mean(0) - exact.mean) / exact.stddev).abs().max()) < 4 / math.sqrt(n) + 0.05
     assert float((theta.std(0) / exact.stddev - 1).abs().max()) < 4 / math.sqrt(2 * n) + 0.05
 
 
 def test_refusals():
-    blind = make_change(PRIOR, stats.multivariate_normal([0.5, 0.5], [0.3, 0.6]), CORRELATED.scales.theta, 0)
+    blind = changed(stats.multivariate_normal([0.5, 0.5], [0.3, 0.6]))
     with pytest.raises(InputError, match="needs a log r that autograd can differentiate"):
-        PriorGuideMonteCarlo(blind)
+        monte_carlo_method(blind)
     with pytest.raises(InputError, match="draws must be at least 1"):
         MonteCarloSettings(draws=0)
     with pytest.raises(InputError, match="corrections at least 0; got"):
@@ -189,22 +195,27 @@ def test_refusals():
 
 
 def test_corrections_of_the_settings_are_used():
-    change = make_change(PRIOR, Independent(Laplace(torch.zeros(2), torch.ones(2)), 1), CORRELATED.scales.theta, 0)
-    assert PriorGuide(change, PriorGuideSettings(corrections=3), ONE).corrections == 3
-    assert PriorGuideMonteCarlo(change).corrections == 8
+    problem = Problem(CORRELATED, changed(Independent(Laplace(torch.zeros(2), torch.ones(2)), 1)))
+    assert PriorGuide(problem, PriorGuideSettings(corrections=3), ONE).corrections == 3
+    assert PriorGuideMonteCarlo(problem).corrections == 8
+
+
+@pytest.mark.parametrize("method", ["priorguide", "priorguide_mc"])
+def test_a_file_holds_the_method(method, tmp_path):
+    settings = {"priorguide": PriorGuideSettings(components=3, steps=20), "priorguide_mc": MonteCarloSettings(draws=10)}
+    posterior = reprior.load(BASE)
+    q = Independent(Normal(torch.zeros(2), 0.5 * torch.ones(2)), 1)
+    adapted = reprior.adapt(posterior, q, method, settings[method])
+    again = reprior.load(adapted.save(tmp_path / "adapted"))
+    assert again.method.settings == settings[method]
+    x = torch.zeros(2)
+    assert torch.equal(adapted.sample((20,), x=x, seed=1), again.sample((20,), x=x, seed=1))
 
 
 def test_the_constant_of_an_unnormalised_target_does_not_matter():
     settings = PriorGuideSettings(components=5, steps=50)
-    known = fit_mixture(make_change(PRIOR, TARGET, CORRELATED.scales.theta, 0), settings, seed=0)
-    fits = [
-        fit_mixture(
-            make_change(PRIOR, lambda theta, c=c: TARGET.log_prob(theta) + c, CORRELATED.scales.theta, 0),
-            settings,
-            seed=0,
-        )
-        for c in (0.0, 50.0)
-    ]
+    known = fit_mixture(changed(TARGET), settings, seed=0)
+    fits = [fit_mixture(changed(lambda theta, c=c: TARGET.log_prob(theta) + c), settings, seed=0) for c in (0.0, 50.0)]
     assert torch.allclose(fits[0].means, fits[1].means, atol=1e-3)
     # Without q's own draws other points are fitted, to the same ratio.
     theta = torch.zeros(1, 2)
@@ -227,8 +238,8 @@ class Elsewhere(Wrapped):
 
 def test_the_mixture_follows_the_base_to_its_device():
     change = make_change(PLAIN_PRIOR, TARGET, PLAIN.scales.theta, 0)
-    guidance = PriorGuide(change, PriorGuideSettings(), copy.deepcopy(THREE))
-    guided = guidance.guide(Elsewhere(PLAIN.condition(X)), generator())
+    method = PriorGuide(Problem(PLAIN, change), PriorGuideSettings(), copy.deepcopy(THREE))
+    guided = method.guide(Elsewhere(PLAIN.condition(X)), generator())
     z = torch.zeros(5, 2, 2, device="meta")
     assert guided.mean(z, torch.ones((), device="meta")).device == z.device
 

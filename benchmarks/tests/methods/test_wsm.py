@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -9,19 +10,20 @@ import torch
 from exact import gaussian_posterior
 from torch.distributions import MultivariateNormal
 
-from reprior.change import make_change
 from reprior.diffusion.sampler import Sampler
-from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.methods.learned.guidance import RatioSettings
-from reprior.methods.transport import TransportGuidance
-from reprior_bench.methods.wsm import WeightedScoreGuidance, learn_correction
+from reprior.methods import Problem, Transport
+from reprior.methods.learned import RatioSettings
+from reprior.methods.learned.training_set import make_training_set
+from reprior.networks.fit import Training
 from reprior.networks.ratio import RatioMLP, RatioNetworkSettings
-from reprior.methods.learned.training import make_pool
+from reprior.target import make_change
+from reprior_bench.methods.wsm import WeightedScoreMatching, learn_correction
 
 POSTERIOR, PRIOR = gaussian_posterior(dim=1, c=0.5, n=2_000)
 TARGET = MultivariateNormal(torch.tensor([1.0]), torch.tensor([[0.6]]))
 CHANGE = make_change(PRIOR, TARGET, POSTERIOR.scales.theta, seed=0)
+PROBLEM = Problem(POSTERIOR, CHANGE)
 SETTINGS = RatioSettings(
     observations=256,
     draws=128,
@@ -36,13 +38,8 @@ def generator(seed: int = 0) -> torch.Generator:
 
 
 @pytest.fixture(scope="module")
-def pool():
-    return make_pool(POSTERIOR, CHANGE, SETTINGS, seed=0, observed=None)
-
-
-@pytest.fixture(scope="module")
-def learned(pool) -> WeightedScoreGuidance:
-    return learn_correction(POSTERIOR, CHANGE, SETTINGS, 0, progress=False, pool=pool)
+def learned() -> WeightedScoreMatching:
+    return WeightedScoreMatching.build(PROBLEM, SETTINGS)  # pyright: ignore[reportReturnType]
 
 
 @pytest.mark.parametrize(("level", "bound"), [(0.1, 0.35), (0.5, 0.25), (2.0, 0.15)])
@@ -52,38 +49,38 @@ def test_corrected_mean_approaches_the_closed_form(learned, level, bound):
     base, s = POSTERIOR.condition(x), torch.tensor(level)
     theta = POSTERIOR.base.posterior_mean(x).float() + 0.577 * torch.randn(50, 40, 1, generator=generator(1))  # pyright: ignore
     z = theta + s * torch.randn(theta.shape, generator=generator(2))
-    want = TransportGuidance(CHANGE, "full").guide(base, generator()).mean(z, s)
+    want = Transport.build(PROBLEM).guide(base, generator()).mean(z, s)
     error, size = learned.guide(base, generator()).mean(z, s) - want, want - base.mean(z, s)
     # No correction has error 1. Low noise is the hardest: there the target is theta_0 itself, known up to s.
     assert float(error.square().mean().sqrt() / size.square().mean().sqrt()) < bound
 
 
-def test_optimum_of_the_loss_is_the_weighted_mean(pool):
-    # At fixed (z, s, x) the loss is least where mean + c u = E_r[theta_0]: a network that starts at zero starts at the base.
+def test_a_correction_is_added_in_its_scale():
+    # mean + c u with c = s / sqrt(1 + s^2): a network that starts at zero starts at the base.
     fresh = RatioMLP(1, 1, 1, SETTINGS.network).requires_grad_(False)
-    guidance = WeightedScoreGuidance(fresh, POSTERIOR, SETTINGS)
+    method = WeightedScoreMatching(PROBLEM, SETTINGS, fresh, {"observed": None})
     base, z, s = POSTERIOR.condition(torch.ones(1, 1)), torch.randn(9, 1, 1, generator=generator()), torch.tensor(0.4)
-    assert torch.equal(guidance.guide(base, generator()).mean(z, s), base.mean(z, s))
+    assert torch.equal(method.guide(base, generator()).mean(z, s), base.mean(z, s))
     torch.nn.init.constant_(fresh.out.bias, 0.3)
-    shift = guidance.guide(base, generator()).mean(z, s) - base.mean(z, s)
+    shift = method.guide(base, generator()).mean(z, s) - base.mean(z, s)
     assert torch.allclose(shift, torch.full_like(shift, 0.3 * 0.4 / (1 + 0.16) ** 0.5), atol=1e-6)
 
 
-def test_what_it_says_and_what_it_needs(learned, pool):
-    assert learned.notes["training_ess"] == pool.ess
-    assert learned.config()["dim"] == 1
-    assert set(learned.tensors()) == set(learned.model.state_dict())
+def test_a_file_holds_it(learned):
+    assert learned.notes["training_ess"] == make_training_set(PROBLEM, SETTINGS, seed=0).ess
+    again = WeightedScoreMatching.rebuild(PROBLEM, json.loads(json.dumps(learned.config())), learned.tensors())
+    base, z, s = POSTERIOR.condition(torch.ones(1, 1)), torch.randn(9, 1, 1, generator=generator()), torch.tensor(0.4)
+    assert again.settings == SETTINGS
+    assert torch.equal(again.guide(base, generator()).mean(z, s), learned.guide(base, generator()).mean(z, s))
+
+
+def test_it_needs_the_stored_simulations():
     with pytest.raises(InputError, match="needs the stored simulations"):
-        learn_correction(replace(POSTERIOR, simulations=None), CHANGE, SETTINGS, 0, progress=False)
+        WeightedScoreMatching.build(Problem(replace(POSTERIOR, simulations=None), CHANGE), SETTINGS)
 
 
 def test_joint_weights_work_too():
     joint = replace(SETTINGS, weights="joint", observations=10, draws=10, training=replace(SETTINGS.training, steps=3))
-    guidance = learn_correction(POSTERIOR, CHANGE, joint, 0, progress=False)
-    assert bool(
-        torch.isfinite(
-            guidance.guide(POSTERIOR.condition(torch.ones(1, 1)), generator()).mean(
-                torch.zeros(3, 1, 1), torch.tensor(0.4)
-            )
-        ).all()
-    )
+    model, result = learn_correction(PROBLEM, joint, make_training_set(PROBLEM, joint, seed=0))
+    assert result.steps == 3
+    assert all(bool(torch.isfinite(weight).all()) for weight in model.parameters())

@@ -7,8 +7,8 @@ import torch
 from torch.distributions import Independent, Normal
 
 from reprior import priors
-from reprior_bench import tasks
 from reprior.errors import InputError
+from reprior_bench import tasks
 
 ONES6, EYE6 = torch.ones(6, 6), torch.eye(6)
 

@@ -8,8 +8,8 @@ import torch
 from torch.distributions import Independent, MultivariateNormal, Normal
 
 from reprior import priors
-from reprior_bench import tasks
 from reprior.errors import InputError
+from reprior_bench import tasks
 from reprior_bench.tasks.rejection import rejection_sample
 from reprior_bench.tasks.slcp import Slcp
 from reprior_bench.tasks.slcp_proposal import IMAGES, from_likelihood, from_mixture, log_evidence

@@ -10,8 +10,8 @@ from scipy.stats import kstest, ncx2
 from torch.distributions import Independent, Uniform
 
 from reprior import priors
-from reprior_bench import tasks
 from reprior.errors import InputError
+from reprior_bench import tasks
 from reprior_bench.tasks.turin_likelihood import OnePath, amplitude
 
 TASK = tasks.get("turin")

@@ -8,8 +8,8 @@ import torch
 from sklearn.ensemble import HistGradientBoostingRegressor
 
 from reprior import priors
-from reprior_bench import tasks
 from reprior.errors import InputError
+from reprior_bench import tasks
 from reprior_bench.tasks.turin_likelihood import amplitude
 from reprior_bench.tasks.turin_physical import _powers
 

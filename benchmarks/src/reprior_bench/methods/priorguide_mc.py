@@ -63,7 +63,7 @@ class PriorGuideMonteCarlo(Method):
 class _Guided(GradientGuided):
     def __init__(self, inner: Denoiser, change: PriorChange, draws: int, generator: Generator):
         super().__init__(inner)
-        self.change, self.draws, self.generator = change, draws, generator
+        self.change, self.count, self.generator = change, draws, generator
         self.d = len(change.scale.shift)
 
     def log_ratio(self, z: Tensor, s: Tensor, mean: Tensor) -> Tensor:
@@ -72,10 +72,10 @@ class _Guided(GradientGuided):
         sd = (1 / (1 + 1 / s**2)).sqrt()
         flat = theta.detach().reshape(-1, self.d)
         wide = sd.expand(*theta.shape[:-1], 1).reshape(-1, 1)
-        block = max(1, ROWS // self.draws)
+        block = max(1, ROWS // self.count)
         parts = []
         for mu, width in zip(flat.split(block), wide.split(block), strict=True):
-            eps = randn(mu.new_empty(self.draws, *mu.shape), self.generator)
+            eps = randn(mu.new_empty(self.count, *mu.shape), self.generator)
             with torch.enable_grad():
                 point = (mu + width * eps).requires_grad_(True)
                 log_r = self.change(point)
