@@ -11,11 +11,12 @@ from exact import gaussian_posterior
 from torch.distributions import MultivariateNormal
 
 import reprior
-from reprior.diagnostics.calibration import calibrate, coverage, ranks, uniformity
-from reprior.diagnostics.checks import Thresholds
-from reprior.diagnostics.verdict import _calibration, _conclude
+from reprior.diagnostics.calibration import SBC, TARP, Pairs, calibrate, coverage, ranks, uniformity
+from reprior.diagnostics.case import Case
+from reprior.diagnostics.check import judge
+from reprior.diagnostics.report import DiagnoseSettings, conclude
 from reprior.errors import InputError
-from reprior.methods.method import NoGuidance
+from reprior.methods.unchanged import NoChange
 
 
 def moved(dim: int, by: float, width: float = 0.6) -> MultivariateNormal:
@@ -90,7 +91,7 @@ def test_too_few_pairs_are_said():
 def test_fewer_rows_than_effective_pairs_asked_for_is_no_failure():
     posterior, _ = gaussian_posterior(dim=2)
     adapted = reprior.adapt(posterior, moved(2, 0.5), "sir")  # a third of the pairs are looked at
-    found = calibrate(adapted, pairs=240, draws=40, least=100.0, seed=1)
+    found = calibrate(adapted, pairs=240, draws=40, fewest=100.0, seed=1)
     assert (found.failed, found.why_not) == (False, "")
 
 
@@ -100,7 +101,7 @@ def test_bad_sizes_are_named():
         calibrate(reprior.adapt(posterior, moved(2, 0.5)), pairs=5)
 
 
-class Refuses(NoGuidance):
+class Refuses(NoChange):
     """Draws at one observation, and not at many."""
 
     def draw(self, denoiser, n, sampler, generator):
@@ -111,8 +112,48 @@ class Refuses(NoGuidance):
 
 def test_a_method_that_fails_at_stored_observations_is_never_ok():
     posterior, _ = gaussian_posterior(dim=2)
-    found = calibrate(replace(reprior.adapt(posterior, moved(2, 0.3), "none"), guidance=Refuses()), seed=0)
-    assert found.failed
-    verdict, reasons = _conclude(tuple(_calibration(found, Thresholds())))
+    adapted = reprior.adapt(posterior, moved(2, 0.3), "none")
+    adapted = replace(adapted, method=Refuses(adapted.method.problem))
+    case = Case(adapted, (), 0, DiagnoseSettings())
+    assert case.calibration.failed
+    outcomes = [judge(check, check.look(case)) for check in (Pairs(), SBC(), TARP())]
+    assert [one.outcome for one in outcomes] == ["pass", "caution", "caution"]
+    verdict, reasons = conclude(outcomes)
     assert verdict == "caution"
     assert any("The method cannot draw at the stored observations: no draw there." in reason for reason in reasons)
+
+
+class Loses(NoChange):
+    """Cannot draw at the last of several observations, and says so."""
+
+    def draw(self, denoiser, n, sampler, generator):
+        drawn = super().draw(denoiser, n, sampler, generator)
+        if denoiser.observations == 1:
+            return drawn
+        drawn.theta[:, -1] = torch.nan
+        return replace(drawn, failed={denoiser.observations - 1: "no pool there"})
+
+
+def test_one_observation_that_is_lost_is_not_left_out_silently():
+    posterior, _ = gaussian_posterior(dim=2)
+    adapted = reprior.adapt(posterior, moved(2, 0.3), "none")
+    found = calibrate(replace(adapted, method=Loses(adapted.method.problem)), seed=0)
+    assert found.failed
+    assert "no pool there" in found.why_not
+
+
+def test_a_calibration_is_made_once_and_only_where_it_is_asked_for(monkeypatch):
+    from reprior.diagnostics import case as module
+
+    made = []
+    monkeypatch.setattr(module, "calibrate", lambda *a, **k: made.append(a) or calibrate(*a, **k))
+    posterior, _ = gaussian_posterior(dim=2)
+    adapted = reprior.adapt(posterior, moved(2, 0.5))
+    case = Case(adapted, (), 3, DiagnoseSettings(pairs=150, ranks=20))
+    assert not made
+    assert TARP().look(case).value == case.calibration.tarp_p == calibrate(adapted, 150, 20, seed=3).tarp_p
+    assert SBC().look(case).value == case.calibration.sbc_p
+    assert len(made) == 1
+    again = Case(adapted, (), 3, DiagnoseSettings(), given=case.calibration)
+    assert again.calibration is case.calibration
+    assert len(made) == 1

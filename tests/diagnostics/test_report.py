@@ -13,11 +13,13 @@ from torch import distributions as td
 
 import reprior
 from reprior.adapted import AdaptedPosterior
-from reprior.diagnostics import DiagnoseSettings, Thresholds, diagnose
-from reprior.diagnostics.checks import GROUPS, MEANINGS, check
+from reprior.diagnostics import CHECKS, DiagnoseSettings, diagnose
 from reprior.errors import InputError
-from reprior.methods.learned.guidance import DensityRatioGuidance, RatioModel, RatioSettings
-from reprior.methods.method import NoGuidance
+from reprior.methods.learned import NRE, RatioSettings
+from reprior.methods.learned.model import RatioModel
+from reprior.methods.learned.training import Learned
+from reprior.methods.unchanged import NoChange
+from reprior.networks.fit import FitResult
 from reprior.networks.ratio import RatioNetworkSettings
 
 X = torch.tensor([0.5, -0.3])
@@ -40,13 +42,13 @@ def easy(posterior):
 
 def broken(posterior, size: float) -> AdaptedPosterior:
     """A ratio network of random weights."""
-    change = reprior.adapt(posterior, target(0.4), method="none").change
+    adapted = reprior.adapt(posterior, target(0.4), method="none")
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = RatioModel(2, 2, RatioNetworkSettings(), anchored=False)
+        model = RatioModel(2, 2, RatioNetworkSettings(), with_plug_in=False)
         torch.nn.init.normal_(model.network.out.weight, std=size)
-    guidance = DensityRatioGuidance("nre", model.requires_grad_(False), posterior, change, RatioSettings())
-    return AdaptedPosterior(posterior, change, guidance, "random weights")
+    learned = Learned(model.requires_grad_(False), None, FitResult(0, 0, 0.0, [], 0.0, "not trained"), {})
+    return replace(adapted, method=NRE(adapted.method.problem, RatioSettings(), learned))
 
 
 def test_easy_change_is_ok(easy):
@@ -55,17 +57,18 @@ def test_easy_change_is_ok(easy):
     assert all(c.outcome in ("pass", "info") for c in easy.checks)
 
 
-class Stutters(NoGuidance):
+class Stutters(NoChange):
     """One draw in ten is not finite."""
 
     def draw(self, denoiser, n, sampler, generator):
-        z, notes = super().draw(denoiser, n, sampler, generator)
-        z[::10] = torch.nan
-        return z, notes
+        drawn = super().draw(denoiser, n, sampler, generator)
+        drawn.theta[::10] = torch.nan
+        return drawn
 
 
 def test_draws_that_are_not_finite_are_seen_although_they_are_drawn_again(posterior):
-    adapted = replace(reprior.adapt(posterior, target(0.4), "none"), guidance=Stutters())
+    plain = reprior.adapt(posterior, target(0.4), "none")
+    adapted = replace(plain, method=Stutters(plain.method.problem))
     assert torch.isfinite(adapted.sample((100,), X, seed=0)).all()
     report = diagnose(adapted, X, settings=replace(LIGHT, pairs=0))
     assert report["sampling"].value == pytest.approx(0.9)
@@ -76,14 +79,16 @@ def test_text_names_verdict_and_every_check(easy):
     text = str(easy)
     assert text.startswith("verdict: ok")
     assert all(c.title in text for c in easy.checks)
-    assert {c.name for c in easy.checks} == set(MEANINGS) == {n for g in GROUPS.values() for n in g}
+    names = ["sampling", "support", "distance", "local_simulations", "residual_information", "ess", "gap", "k_hat"]
+    names += ["correction", "reweighted", "agreement", "pairs", "sbc", "tarp"]
+    assert [c.name for c in easy.checks] == names == [c.name for c in CHECKS]
 
 
 def test_report_is_plain_data(easy):
     data = json.loads(json.dumps(easy.to_dict(), allow_nan=False))
     assert data["verdict"] == "ok"
     assert data["about"]["observation"] == pytest.approx(X.tolist())
-    assert len(data["checks"]) == len(MEANINGS)
+    assert len(data["checks"]) == len(CHECKS)
 
 
 def test_same_seed_same_report(posterior, easy):
@@ -122,8 +127,8 @@ def test_wrong_width_of_the_base_is_not_ok(factor):
 
 def test_information_left_in_the_data_is_seen():
     report = diagnose(reprior.adapt(deaf(), target(0.2)), torch.tensor([3.0, 0.0]), settings=LIGHT)
-    assert report["leftover"].outcome == "stop"
-    assert "theta_1" in report["leftover"].note
+    assert report["residual_information"].outcome == "stop"
+    assert "theta_1" in report["residual_information"].note
 
 
 def test_far_observation_is_not_ok(posterior):
@@ -163,9 +168,13 @@ def test_without_simulations_it_says_what_is_missing(posterior):
         diagnose(adapted)
 
 
-def test_thresholds_and_settings_are_checked():
+def test_settings_are_checked():
     with pytest.raises(InputError, match="'ess' is bad when low"):
-        Thresholds(ess=(1e-4, 1e-3))
+        DiagnoseSettings(thresholds={"ess": (1e-4, 1e-3)})
+    with pytest.raises(InputError, match=r"no check 'share'.*sampling, support"):
+        DiagnoseSettings(thresholds={"share": (1.0, 0.0)})
+    with pytest.raises(InputError, match=r"must be \(caution, stop\)"):
+        DiagnoseSettings(thresholds={"ess": (1.0,)})  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match="draws >= 200"):
         DiagnoseSettings(draws=10)
     with pytest.raises(InputError, match="pairs >= 150"):
@@ -174,10 +183,36 @@ def test_thresholds_and_settings_are_checked():
         diagnose("q2026")  # pyright: ignore[reportArgumentType]
 
 
-def test_outcomes_follow_the_thresholds():
-    lines = Thresholds(reweighted=(0.6, 0.7), ess=(0.1, 0.01))
-    assert [check("reweighted", v, lines).outcome for v in (0.6, 0.65, 0.71)] == ["pass", "caution", "stop"]
-    assert [check("ess", v, lines).outcome for v in (0.1, 0.05, 0.001)] == ["pass", "caution", "stop"]
-    assert check("ess", 0.001, lines, most="caution").outcome == "caution"
-    assert check("ess", float("nan"), lines).outcome == "stop"
-    assert "0.65, above 0.6" in check("reweighted", 0.65, lines).reason
+def test_thresholds_can_be_replaced(posterior, easy):
+    value = easy["ess"].value
+    settings = replace(LIGHT, pairs=0, thresholds={"ess": (value + 0.1, value + 0.05)})
+    report = diagnose(reprior.adapt(posterior, target(0.4)), X, settings=settings)
+    assert report.verdict == "do not trust"
+    assert report["ess"].outcome == "stop"
+    assert [c.name for c in report.checks if c.outcome == "stop"] == ["ess"]
+    assert f"below {value + 0.05:.3g}" in report.reasons[0]
+
+
+def test_a_bar_counts_observations_and_checks(posterior, capsys):
+    diagnose(reprior.adapt(posterior, target(0.4), "none"), X, settings=replace(LIGHT, pairs=0), progress=True)
+    assert f"{1 + len(CHECKS)}/{1 + len(CHECKS)}" in capsys.readouterr().err
+    diagnose(reprior.adapt(posterior, target(0.4), "none"), X, settings=replace(LIGHT, pairs=0))
+    assert capsys.readouterr().err == ""
+
+
+def test_sbi_is_named_only_where_it_is_installed(posterior, monkeypatch, tmp_path):
+    from importlib import metadata
+
+    def absent(name):
+        raise metadata.PackageNotFoundError(name)
+
+    adapted = reprior.adapt(posterior, target(0.4), "none")
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "version", absent)
+        report = diagnose(adapted, X, settings=replace(LIGHT, pairs=0))
+    assert "sbi" not in report.about
+    assert ", sbi" not in report.to_html(tmp_path / "bare.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(metadata, "version", lambda name: "0.99")
+    report = diagnose(adapted, X, settings=replace(LIGHT, pairs=0))
+    assert report.about["sbi"] == "0.99"
+    assert ", sbi 0.99" in report.to_html(tmp_path / "sbi.html").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The HTML report: one file, nothing fetched, no script, no error in a browser; and the command that writes it."""
+"""The HTML report: one file, nothing fetched, no script, no error in a browser."""
 
 from __future__ import annotations
 
@@ -14,10 +14,8 @@ from exact import gaussian_posterior
 from torch.distributions import Independent, MultivariateNormal, Uniform
 
 import reprior
-from reprior.diagnostics import DiagnoseSettings, diagnose, figures, run_report
+from reprior.diagnostics import DiagnoseSettings, corner, diagnose
 from reprior.diagnostics.draws import Scene
-from reprior.diagnostics.run import read_x
-from reprior.errors import FileFormatError, InputError
 
 X = torch.tensor([0.5, -0.3])
 LIGHT = DiagnoseSettings(draws=600, pool=1_500, pairs=150, ranks=20)
@@ -83,9 +81,9 @@ def test_corner_plot_leaves_room_for_both_layers(monkeypatch):
     # After is wider than before, so the histogram of before is the taller one.
     generator = torch.Generator().manual_seed(0)
     before, after = torch.randn(1_000, 3, generator=generator), 3 * torch.randn(1_000, 3, generator=generator)
-    scene = Scene(X, before, after, torch.zeros(1_000), torch.zeros(1_000), 1.0, "", 0.0)
-    monkeypatch.setattr(figures, "_png", lambda fig, tight=False: fig)
-    drawn: Any = figures.corner_figure(scene, ("a", "b", "c"), [0, 1, 2])
+    scene = Scene(X, before, after, torch.zeros(1_000), torch.zeros(1_000), 1.0)
+    monkeypatch.setattr(corner, "png", lambda fig, tight=False: fig)
+    drawn: Any = corner.corner_figure(scene, ("a", "b", "c"), [0, 1, 2])
     for axis in drawn.axes[::4]:
         assert len(axis.lines) == 2
         assert axis.get_ylim()[1] > max(line.get_ydata().max() for line in axis.lines)
@@ -133,32 +131,3 @@ def test_browser_shows_it_without_network_or_errors(page):
     assert 'class="verdict ok"' in done.stdout or 'class="verdict caution"' in done.stdout
     # What a page says on its console is logged as "... CONSOLE ...".
     assert "CONSOLE" not in done.stderr
-
-
-def test_command_reads_files_and_writes_the_report(tmp_path):
-    posterior, prior = gaussian_posterior(dim=2, n=1_500)
-    stored = posterior.simulations
-    assert stored is not None
-    small, quick = reprior.MLPSettings(width=32, blocks=1), reprior.Training(steps=60, batch=256)
-    trained = reprior.train(stored.theta, stored.x, prior, settings=small, training=quick, progress=False)
-    path = reprior.adapt(trained, target(0.3)).save(tmp_path / "adapted", simulations=True)
-    (tmp_path / "x.txt").write_text("0.5, -0.3\n")
-    report = run_report(path, tmp_path / "x.txt", tmp_path / "out.html", settings=LIGHT)
-    assert report.about["observation"] == pytest.approx([0.5, -0.3])
-    assert report.verdict in (tmp_path / "out.html").read_text(encoding="utf-8")
-    plain = trained.save(tmp_path / "base")
-    with pytest.raises(InputError, match="prior was not changed"):
-        run_report(plain, [0.5, -0.3], tmp_path / "no.html")
-
-
-def test_x_is_read_from_numbers_and_files(tmp_path):
-    import numpy as np
-
-    np.save(tmp_path / "x.npy", np.array([[1.0, 2.0]]))
-    assert read_x(tmp_path / "x.npy").tolist() == [1.0, 2.0]
-    assert read_x([1, 2]).tolist() == [1.0, 2.0]
-    (tmp_path / "bad.txt").write_text("one two")
-    with pytest.raises(FileFormatError, match="does not hold an observation"):
-        read_x(tmp_path / "bad.txt")
-    with pytest.raises(InputError, match="there is no file"):
-        read_x(tmp_path / "none.txt")
