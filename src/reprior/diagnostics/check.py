@@ -3,12 +3,12 @@
 A check is one class and one line that registers it:
 
     @register_check
-    class TooHot(Check):
-        name, title, meaning, group = "too_hot", "Temperature", "Kelvin of the machine.", "The machine"
-        bad, caution, stop = "high", 340.0, 370.0
+    class Width(Check):
+        name, title, meaning = "width", "Width", "Standard deviation of the first parameter."
+        group, bad, caution, stop = "Mine", "high", 0.5, 1.0
 
         def look(self, case: Case) -> Figure:
-            return Figure(read_thermometer())
+            return self.at_worst(case, lambda scene: Figure(float(scene.adapted[:, 0].std())))
 
 The library's own checks are registered in `reprior/diagnostics/__init__.py`, in the order of the report. Their thresholds were set
 on development observations of the benchmark (docs/verdict.md), never on those that the published rates are counted on;
@@ -38,6 +38,8 @@ __all__ = [
     "Thresholds",
     "check_thresholds",
     "judge",
+    "median",
+    "missing",
     "register_check",
     "short",
 ]
