@@ -159,7 +159,7 @@ def test_no_scheduler_is_said_in_one_line(monkeypatch):
 
     monkeypatch.setattr(distributed, "Client", refuse)
     with (
-        pytest.raises(InputError, match="no Dask scheduler answers at 'tcp://127.0.0.1:1'"),
+        pytest.raises(InputError, match=r"no Dask scheduler answers at 'tcp://127\.0\.0\.1:1'"),
         cluster("tcp://127.0.0.1:1"),
     ):
         pass

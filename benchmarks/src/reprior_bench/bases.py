@@ -63,7 +63,9 @@ class BaseSpec:
     preset: str = "best"
 
     def __post_init__(self) -> None:
-        tasks.get(self.task)
+        allowed = tasks.get(self.task).regimes
+        if self.regime not in allowed:
+            raise InputError(f"regime {self.regime!r} is unknown; allowed: {', '.join(allowed)}")
         if self.network not in DEFAULTS:
             raise InputError(f"network {self.network!r} is unknown; allowed: {', '.join(DEFAULTS)}")
         if self.preset not in PRESETS:

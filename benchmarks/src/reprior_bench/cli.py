@@ -78,13 +78,15 @@ def run(
     forest: Annotated[bool, typer.Option(help="Measure the random-forest C2ST, which takes most of the time.")] = True,
     workers: Workers = 2,
     scheduler: Scheduler = "",
-    bases: Bases = RESULTS / "bases",
-    out: Out = RESULTS,
+    bases: Annotated[Path | None, typer.Option(help="Folder of the bases (trained where missing).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the records; the results (quick: out/quick).")] = None,
 ) -> None:
     """Run what is not done of methods on tasks, and show the tables of this seed."""
     from reprior_bench.plan import plan
 
     jobs = plan(preset, task, regime, method, part, observations, runs, samples, seed, forest)
+    out = out or (Path("out/quick") if preset == "quick" else RESULTS)
+    bases = bases or (out if preset == "quick" else RESULTS) / "bases"
     errors = _run(jobs, out, bases, workers, scheduler)
     _show_tables(out, None, seed)
     _report(errors)
