@@ -17,12 +17,10 @@ from torch import Tensor
 from torch.distributions import MultivariateNormal
 
 import reprior
-from reprior.networks.fit import Training
 from reprior.errors import InputError
-from reprior.methods.learned.guidance import BEST
-from reprior.methods.sir import SIRSettings
-from reprior_bench.methods.priorguide import MonteCarloSettings, PriorGuideSettings
-from reprior.methods.rejuvenate import RejuvenateSettings
+from reprior.methods import RejuvenateSettings, SIRSettings
+from reprior.methods.learned import BEST
+from reprior.networks.fit import Training
 from reprior.networks.simformer import SimformerSettings
 from reprior.posterior import Posterior
 
@@ -41,12 +39,9 @@ QUICK = replace(
 SETTINGS: dict[str, Any] = {
     "rejuvenate": RejuvenateSettings(pool=2_000),
     "sir": SIRSettings(pool=4_000),
-    "priorguide": PriorGuideSettings(components=5, steps=400, corrections=0),
-    "priorguide_mc": MonteCarloSettings(draws=40, corrections=0),
 }
-LEARNED = ("nre", "kliep", "wsm")  # the other estimators differ from these in the loss alone
+LEARNED = ("nre", "kliep")  # the other estimators differ from these in the loss alone
 FREE = ("transport", "rejuvenate", "plug_in", "sir", "auto")
-APPROXIMATE = ("priorguide", "priorguide_mc")  # their reverse kernel is rough, and here they go without corrections
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +49,7 @@ def posterior() -> Posterior:
     generator = torch.Generator().manual_seed(0)
     theta = PRIOR.mean + torch.randn(N, 2, generator=generator) @ PRIOR.scale_tril.T
     x = theta @ LIFT.T + NOISE_SD * torch.randn(N, M, generator=generator)
-    none = Training(steps=1, evaluate_every=1, batch=2, learning_rate=1e-9)
+    none = Training(steps=1, evaluate_every=1, batch=2, learning_rate=1e-9, schedule="constant")
     settings = SimformerSettings(width=8, layers=1, patch=2)
     return reprior.train(theta, x, PRIOR, network="simformer", settings=settings, training=none, progress=False)
 
@@ -96,12 +91,11 @@ def test_predictive_without_training(posterior, method):
     theta, full, info = adapted.predict((DRAWS,), GAPS, seed=1, return_info=True)
     assert torch.equal(full[:, OBSERVED], GAPS[OBSERVED].expand(DRAWS, -1))
     check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(TARGET, OBSERVED), MARGIN)
-    assert info.details["ess"] > 0.1
+    assert info.relative_ess[0] > 0.1
 
 
-@pytest.mark.parametrize("method", ["nre", "wsm"])
-def test_predictive_of_a_learned_method(posterior, method):
-    adapted = adapt(posterior, method, OBSERVED)
+def test_predictive_of_a_learned_method(posterior):
+    adapted = adapt(posterior, "nre", OBSERVED)
     theta, full = adapted.predict((DRAWS,), GAPS, seed=1)
     check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(TARGET, OBSERVED), LEARNED_MARGIN)
     with pytest.raises(InputError, match="3 of 6 entries of x, and something else is asked"):
@@ -127,17 +121,6 @@ def test_parameters_without_training(posterior, method):
         check(theta[:, k], mean[:2], cov[:2, :2], MARGIN)
 
 
-@pytest.mark.parametrize("method", APPROXIMATE)
-def test_approximate_methods_go_most_of_the_way(posterior, method):
-    adapted = adapt(posterior, method, None)
-    theta, full = adapted.predict((DRAWS,), GAPS, seed=1)
-    whole = torch.ones(M, dtype=torch.bool)
-    predicted = (torch.cat([theta, full[:, ~OBSERVED]], 1), OBSERVED)
-    for draws, seen in (predicted, (adapted.sample((DRAWS,), X, seed=1), whole)):
-        before, after = exact(PRIOR, seen)[0], exact(TARGET, seen)[0]
-        assert (draws.mean(0) - after).norm() < 0.6 * (before - after).norm()
-
-
 def test_parameters_of_a_learned_method(posterior):
     adapted = adapt(posterior, "kliep", None)
     check(adapted.sample((DRAWS,), X, seed=1), *exact(TARGET, torch.ones(M, dtype=torch.bool)), LEARNED_MARGIN)
@@ -159,10 +142,9 @@ def test_a_learned_method_over_simulations_with_gaps(posterior):
     x = posterior.simulations.x.clone()
     x[::2, 4] = torch.nan
     gappy = replace(posterior, simulations=replace(posterior.simulations, x=x))
-    for method in ("nre", "wsm"):
-        theta = adapt(gappy, method, None).sample((DRAWS,), X, seed=1)
-        mean, cov = exact(TARGET, torch.ones(M, dtype=torch.bool))
-        check(theta, mean[:2], cov[:2, :2], LEARNED_MARGIN)
+    theta = adapt(gappy, "nre", None).sample((DRAWS,), X, seed=1)
+    mean, cov = exact(TARGET, torch.ones(M, dtype=torch.bool))
+    check(theta, mean[:2], cov[:2, :2], LEARNED_MARGIN)
 
 
 @pytest.mark.parametrize("method", ["auto", "nre", "joint"])
@@ -173,7 +155,7 @@ def test_predictions_over_simulations_that_lack_what_is_observed(posterior, meth
     gappy = posterior.with_simulations(posterior.simulations.theta, x)
     few = replace(QUICK, training=replace(QUICK.training, steps=4, evaluate_every=4))
     if method == "joint":
-        few = replace(few, weights="joint", anchor="off", under="base", observations=20)
+        few = replace(few, weights="joint", plug_in="off", on="base", observations=20)
     settings = None if method == "auto" else few
     adapted = reprior.adapt(gappy, TARGET, method.replace("joint", "nre"), settings, observed=OBSERVED)
     assert torch.isfinite(adapted.predict((50,), GAPS, seed=0)[1]).all()
@@ -186,7 +168,7 @@ def test_auto_predicts_on_a_base_of_scalar_noise_that_needs_all_of_x(posterior):
     """One level of noise cannot tell theta, which the change narrows, from the predicted x, which it leaves."""
     assert posterior.simulations is not None
     narrow = MultivariateNormal(PRIOR.mean, 0.5 * PRIOR.covariance_matrix)
-    none = Training(steps=1, evaluate_every=1, batch=2, learning_rate=1e-9)
+    none = Training(steps=1, evaluate_every=1, batch=2, learning_rate=1e-9, schedule="constant")
     settings = SimformerSettings(width=8, layers=1, patch=2, noise="scalar", absent=0.0)
     kept = posterior.simulations
     scalar = reprior.train(
@@ -211,5 +193,5 @@ def test_auto_predicts_on_a_base_of_scalar_noise_that_needs_all_of_x(posterior):
         theta, full, info = reprior.adapt(scalar, target, "rejuvenate").predict(
             (DRAWS,), GAPS, seed=1, return_info=True
         )
-        assert info.details["below"] == ("plug_in" if refused else "transport")
+        assert info.told[0].endswith("by plug_in" if refused else "by transport")
         check(torch.cat([theta, full[:, ~OBSERVED]], 1), *exact(target, OBSERVED), MARGIN)
