@@ -17,14 +17,14 @@ from torch.distributions import Cauchy, Independent, MultivariateNormal, Normal,
 
 from reprior import io
 from reprior.diffusion.sampler import Sampler
-from reprior.networks.fit import Training
 from reprior.errors import FileFormatError, InputError
 from reprior.loading import load
 from reprior.networks.embedding import Embedding
+from reprior.networks.fit import Training
 from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.posterior import Posterior
 from reprior.simulations import Simulations
-from reprior.trainer import fingerprint_of, split_rows, train
+from reprior.trainer import split_rows, train
 
 TINY = MLPSettings(width=16, blocks=1, embedding=Embedding(width=8, layers=1, features=4))
 SHORT = Training(steps=20, batch=64, evaluate_every=5, ema=0.9)
@@ -45,11 +45,9 @@ def posterior_of(x: Tensor) -> tuple[Tensor, Tensor]:
     return x / total * torch.ones(2), torch.eye(2) - torch.ones(2, 2) / total
 
 
-def quick(checkpoint: Path | None = None, training: Training = SHORT, seed: int = 0, **others) -> Any:
+def quick(folder: Path | None = None, training: Training = SHORT, seed: int = 0, **others) -> Any:
     theta, x = pairs()
-    return train(
-        theta, x, PRIOR, settings=TINY, training=training, seed=seed, checkpoint=checkpoint, progress=False, **others
-    )
+    return train(theta, x, PRIOR, settings=TINY, training=training, seed=seed, folder=folder, progress=False, **others)
 
 
 def weights(posterior: Posterior) -> dict[str, Tensor]:
@@ -198,21 +196,12 @@ def test_held_out_rows_are_kept_apart():
     assert len(split_rows(4, 0.05, seed=0)[0]) == 1
 
 
-def test_fingerprints_tell_data_apart():
-    theta, x = pairs()
-    assert fingerprint_of(theta, x) == fingerprint_of(theta.clone(), x.clone())
-    changed = x.clone()
-    changed[17] += 1e-6
-    assert fingerprint_of(theta, x) != fingerprint_of(theta, changed)
-    assert fingerprint_of(theta) != fingerprint_of(theta.reshape(2, -1))
-
-
 # --- a kill in mid-run --------------------------------------------------------------------------------------
 
 LONG = replace(SHORT, steps=100, evaluate_every=10, patience=100, checkpoint_seconds=0.0)
 
 
-def slow_run(checkpoint: str) -> None:
+def slow_run(folder: str) -> None:
     """The training `quick(LONG)`, slowed down so that it can be killed on the way; in a process of its own."""
     fast = MLPBase.loss
 
@@ -221,44 +210,52 @@ def slow_run(checkpoint: str) -> None:
         return fast(self, theta, x, generator)
 
     MLPBase.loss = slow
-    quick(Path(checkpoint), LONG)
+    quick(Path(folder), LONG)
+
+
+def steps_kept(folder: Path) -> int:
+    """How far the run got that is kept in a folder; 0 if there is none."""
+    files = list(folder.glob("fit-*.safetensors"))
+    return io.read(files[0], "fit").meta["result"]["step"] if files else 0
 
 
 def test_killed_training_goes_on_to_the_same_posterior(tmp_path):
-    checkpoint = tmp_path / "run.safetensors"
     code = (
         f"import sys, torch; torch.set_num_threads(1); sys.path.insert(0, {str(Path(__file__).parent)!r}); "
-        f"from test_trainer import slow_run; slow_run({str(checkpoint)!r})"
+        f"from test_trainer import slow_run; slow_run({str(tmp_path)!r})"
     )
     child = subprocess.Popen([sys.executable, "-c", code])
     try:
         waited = time.monotonic()
-        while not checkpoint.exists() or io.read(checkpoint, "checkpoint").meta["step"] < 12:
+        while steps_kept(tmp_path) < 12:
             assert child.poll() is None, "the training ended before it could be killed"
             assert time.monotonic() - waited < 240, "the training never got anywhere"
             time.sleep(0.01)
     finally:
         child.kill()  # SIGKILL: nothing can be tidied up
         child.wait()
-    step = io.read(checkpoint, "checkpoint").meta["step"]
-    assert 12 <= step < LONG.steps
+    assert 12 <= steps_kept(tmp_path) < LONG.steps
     rarely = replace(LONG, checkpoint_seconds=60.0)
-    resumed, result = quick(checkpoint, rarely, return_fit=True)
+    resumed, result = quick(tmp_path, rarely, return_fit=True)
     whole, expected = quick(None, rarely, return_fit=True)
     assert result.history == expected.history
     assert equal(weights(resumed), weights(whole))
-    assert [p.name for p in tmp_path.iterdir() if p.suffix != ".tmp"] == ["run.safetensors"]
+    assert steps_kept(tmp_path) == LONG.steps
+    assert len([p for p in tmp_path.iterdir() if p.suffix != ".tmp"]) == 1
 
 
-def test_checkpoint_of_other_data_or_settings_is_refused(tmp_path):
-    checkpoint = tmp_path / "run"
-    quick(checkpoint)
-    theta, x = pairs(seed=5)
-    with pytest.raises(InputError, match="different: data"):
-        train(theta, x, PRIOR, settings=TINY, training=SHORT, checkpoint=checkpoint, progress=False)
+@pytest.mark.parametrize("other", ["x", "base", "seed"])
+def test_a_run_of_other_data_or_settings_is_not_gone_on_with(tmp_path, other):
+    first = quick(tmp_path)
     theta, x = pairs()
-    with pytest.raises(InputError, match="different: base"):
-        train(theta, x, PRIOR, settings=replace(TINY, width=17), training=SHORT, checkpoint=checkpoint, progress=False)
+    x[17] += 1e-3 if other == "x" else 0.0
+    settings = replace(TINY, width=17) if other == "base" else TINY
+    given: dict[str, Any] = {"settings": settings, "training": SHORT, "seed": int(other == "seed"), "progress": False}
+    with pytest.warns(UserWarning, match=f"of other settings only, and they are not used; .* differ in: .*{other}"):
+        second = train(theta, x, PRIOR, folder=tmp_path, **given)
+    assert equal(weights(second), weights(train(theta, x, PRIOR, **given)))
+    assert len(list(tmp_path.iterdir())) == 2
+    assert equal(weights(quick(tmp_path)), weights(first))  # both are kept
 
 
 # --- save and load ------------------------------------------------------------------------------------------
