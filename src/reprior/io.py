@@ -38,7 +38,6 @@ __all__ = [
     "FORMAT_VERSION",
     "SUFFIX",
     "File",
-    "digest_of",
     "header_of",
     "read",
     "read_rows",
@@ -188,11 +187,6 @@ def header_of(path: str | os.PathLike[str]) -> dict[str, Any]:
         start = stream.read(_LENGTH)
         start += stream.read(min(int.from_bytes(start, "little"), _MAX_HEADER))
     return _header(source, start, size)
-
-
-def digest_of(path: str | os.PathLike[str]) -> str:
-    """The digest that a file states of its content; the tensors are not read."""
-    return header_of(path)["digest"]
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
