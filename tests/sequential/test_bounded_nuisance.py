@@ -13,7 +13,7 @@ from torch.distributions import HalfCauchy, Normal, Uniform
 
 from reprior import priors
 from reprior.info import Info
-from reprior.sequential.result import verdict_of
+from reprior.sequential.checks import check_update
 from reprior.sequential.terms import Term, Terms
 
 BASE, GAUSS = gaussian_posterior(dim=2, c=1.0, rho=0.7)
@@ -70,7 +70,9 @@ def test_what_could_not_be_compared_is_not_trusted():
     assert found.ess == 0
     log_w = torch.zeros(1_000, 1)
     info = Info("rejuvenate", 10, 1, 0.0, figures={"agreement": (found.ess,)}, _log_w=lambda: log_w)
-    assert verdict_of(info).startswith("do not trust: the fitted sum of log-densities could not be compared")
+    (fit,) = (one for one in check_update(info, learned=False) if one.name == "fit")
+    assert fit.outcome == "stop"
+    assert fit.reason.endswith("It could not be compared with the exact one.")
 
 
 def test_a_heavy_tailed_nuisance_prior_does_not_tilt_the_carried_one():

@@ -11,11 +11,12 @@ from torch import Tensor
 
 import reprior
 from reprior.adapted import AdaptedPosterior
+from reprior.change import PriorChange
 from reprior.errors import InputError
-from reprior.methods import RatioSettings, RejuvenateSettings, SIRSettings
+from reprior.methods import Problem, RatioSettings, RejuvenateSettings, SIRSettings, find
 from reprior.networks.fit import Training
 from reprior.networks.ratio import RatioNetworkSettings
-from reprior.sequential.result import verdict_of
+from reprior.sequential.result import Update
 from reprior.sequential.settings import AccumulateSettings, RatioUpdateSettings, settings_of
 
 C = 0.3
@@ -164,7 +165,10 @@ def test_a_ratio_learned_from_samples_follows_too():
     assert float(((last.mean(0) - mean) / sd).abs().max()) < 0.5
     assert float(((alone - mean) / sd).abs().max()) > 2
     assert float((last.std(0) / sd - 1).abs().max()) < 0.2
-    assert [one.verdict.split(":")[0] for one in updates] == ["ok", "caution"]
+    assert [one.verdict for one in updates] == ["ok", "caution"]
+    assert updates[-1].reasons == (
+        "Carried prior learned from samples: no figure. Nothing checks the errors that add up.",
+    )
 
 
 def test_any_registered_method_can_change_the_prior_and_a_nuisance_parameter_is_unseen():
@@ -244,22 +248,31 @@ def weights(ess: float, heavy: bool = False, n: int = 10_000) -> Tensor:
 
 
 @pytest.mark.parametrize(
-    ("log_w", "figures", "unchecked", "verdict"),
+    ("log_w", "figures", "learned", "verdict", "worst"),
     [
-        (None, {}, False, "ok"),
-        (weights(0.1), {}, False, "ok"),
-        (weights(0.001), {}, False, "caution: about 10 of 10000"),
-        (weights(0.0001), {}, False, "do not trust: about 1 of 10000"),
-        (weights(0.1, heavy=True), {}, False, "caution: heavy-tailed"),
-        (weights(0.1), {}, True, "caution: the carried prior was learned from samples"),
-        (weights(0.001), {"agreement": 0.97, "moved": 0.2}, False, "ok"),
-        (weights(0.0001), {"agreement": 0.97, "moved": 0.2}, False, "caution: about 1 of 10000"),
-        (weights(0.1), {"agreement": 0.5, "moved": 0.2}, False, "caution: the fitted sum"),
-        (weights(0.1), {"agreement": 0.1, "moved": 0.2}, False, "do not trust: the fitted sum"),
-        (weights(0.1), {"agreement": 0.97, "moved": 1.4}, False, "caution: the draws were 1.4"),
+        (None, {}, False, "ok", ""),
+        (None, {"agreement": 0.2}, False, "do not trust", "fit"),
+        (weights(0.1), {}, False, "ok", ""),
+        (weights(0.001), {}, False, "caution", "overlap"),
+        (weights(0.0001), {}, False, "do not trust", "overlap"),
+        (weights(0.1, heavy=True), {}, False, "caution", "k_hat"),
+        (weights(0.1), {}, True, "caution", "learned"),
+        (weights(0.001), {"agreement": 0.97, "moved": 0.2}, False, "ok", ""),
+        (weights(0.0001), {"agreement": 0.97, "moved": 0.2}, False, "caution", "overlap"),
+        (weights(0.1), {"agreement": 0.5, "moved": 0.2}, False, "caution", "fit"),
+        (weights(0.1), {"agreement": 0.1, "moved": 0.2}, False, "do not trust", "fit"),
+        (weights(0.1), {"agreement": 0.97, "moved": 1.4}, False, "caution", "moved"),
     ],
 )
-def test_the_verdict_follows_the_figures(log_w, figures, unchecked, verdict):
+def test_the_verdict_follows_the_figures(log_w, figures, learned, verdict, worst):
     told = {name: (value,) for name, value in figures.items()}
     info = reprior.Info("rejuvenate", 100, 1, 0.0, figures=told, _log_w=lambda: log_w)
-    assert verdict_of(info, unchecked).startswith(verdict)
+    adapted = POSTERIOR
+    if learned:
+        change = PriorChange(PRIOR, POSTERIOR.scales.theta, lambda theta: theta[..., 0], kind="samples")
+        adapted = AdaptedPosterior(POSTERIOR, change, find("none")(Problem(POSTERIOR, change)))
+    one = Update(2, X[0], adapted, X, info)
+    assert one.verdict == verdict
+    # Of ten equal weights there is no tail to fit, which counts as a heavy one besides.
+    assert [check.name for check in one.checks if check.outcome in ("caution", "stop")][:1] == [worst] * bool(worst)
+    assert all(check.meaning and check.title for check in one.checks)

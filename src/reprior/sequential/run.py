@@ -26,7 +26,7 @@ from reprior.sampling import check_x
 from reprior.seeds import check_seed
 from reprior.sequential.accumulate import Accumulate
 from reprior.sequential.learned import LearnedUpdate
-from reprior.sequential.result import Update, Updates, verdict_of
+from reprior.sequential.result import Update, Updates
 from reprior.sequential.settings import AccumulateSettings, key_of, settings_of
 from reprior.sequential.store import get_update, put_update
 from reprior.store import Store
@@ -105,7 +105,7 @@ def _step(posterior: Posterior, run: Accumulate | LearnedUpdate, n: int, x: Tens
     theta, info = adapted.sample((samples,), x, seed=seed, return_info=True)
     theta, figures = run.finish(x, theta, seed)
     info = replace(info, figures={**info.figures, **{name: (value,) for name, value in figures.items()}})
-    return Update(n, x, adapted, theta, info, verdict_of(info, isinstance(run, LearnedUpdate)))
+    return Update(n, x, adapted, theta, info)
 
 
 def _counted(total: int, progress: bool) -> Any:

@@ -37,7 +37,7 @@ def put_update(store: Store, key: Mapping[str, Any], update: Update, state: Mapp
     from reprior.loading import adapted_parts  # which imports this package
 
     info = {name: getattr(update.info, name) for name in INFO}
-    meta: dict[str, Any] = {"n": update.n, "info": info, "verdict": update.verdict}
+    meta: dict[str, Any] = {"n": update.n, "info": info}
     tensors = {"samples": update.samples, "x": update.x} | {f"state.{k}": v for k, v in state.items()}
     if update.info.log_w is not None:
         tensors["log_w"] = update.info.log_w
@@ -71,4 +71,4 @@ def get_update(
     told["figures"] = {name: tuple(values) for name, values in kept["figures"].items()}
     distant = partial(distance_warning, posterior.simulations, posterior.scales.x, x.unsqueeze(0))
     info = Info(**told, _log_w=lambda: log_w, _distant=distant)
-    return Update(meta["n"], x, adapted, tensors["samples"], info, meta["verdict"]), part(tensors, "state")
+    return Update(meta["n"], x, adapted, tensors["samples"], info), part(tensors, "state")

@@ -44,13 +44,13 @@ def test_the_likelihood_is_the_integral_over_midpoint_and_noise():
 
 def test_samples_narrow_about_the_truth_and_are_kept(tmp_path):
     x = windows(3)
-    steps = stored_exact(x, 0.5, tmp_path / "exact.safetensors", samples=100)
+    steps = stored_exact(x, 0.5, tmp_path, samples=100)
     width = [float(theta[:, 0].std()) for theta in steps]
     assert width[2] < width[0] < 0.02
     # A posterior of sd w from 100 samples: the truth within 4 w.
     assert abs(float(steps[2][:, 0].median()) - 0.12) < 4 * width[2]
     assert (steps[2][:, 2] <= 90).all()
-    again = stored_exact(x, 0.5, tmp_path / "exact.safetensors", samples=100)
+    again = stored_exact(x, 0.5, tmp_path, samples=100)
     assert all(torch.equal(a, b) for a, b in zip(steps, again, strict=True))
 
 

@@ -66,7 +66,7 @@ def test_few_draws_of_the_prior_look_like_gj_436():
 
 
 def test_a_look_that_no_draw_has_is_an_error(monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", 2)
+    monkeypatch.setattr(module, "ROUNDS", 2)
     monkeypatch.setattr(module, "DRAWS", 1_000)
     never = Look(depth=(0.5, 0.6), duration=(0.001, 0.002), noise=(0.0005, 0.0015), middle=(-0.05, 0.05))
     with pytest.raises(InputError, match=r"of 2000 draws of the prior only 0 look like"):

@@ -9,17 +9,18 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from reprior import cli
 from reprior.diagnostics import DiagnoseSettings
 from reprior.errors import InputError
-from reprior.methods.rejuvenate import RejuvenateSettings
-from reprior.sequential.settings import AccumulateSettings
+from reprior.methods import RejuvenateSettings
+from reprior.sequential import AccumulateSettings, RatioUpdateSettings
+from reprior_transits import cli
 from reprior_transits import study as module
 from reprior_transits.base import BaseSettings, encode, get_base, simulate_windows
+from reprior_transits.coordinates import TRANSIT
 from reprior_transits.look import Look
 from reprior_transits.period import Ephemeris
 from reprior_transits.photometry import from_arrays
-from reprior_transits.study import StudySettings, run_study
+from reprior_transits.study import StudySettings, competitor_settings, run_study
 from reprior_transits.targets import Reference, Target
 from reprior_transits.transit import TransitSimulator
 from reprior_transits.windows import Photometry, Windows
@@ -32,7 +33,7 @@ BASE = BaseSettings(simulations=2_000, steps=120, batch=128, width=32, blocks=1,
 SETTINGS = StudySettings(
     base=BASE,
     accumulate=AccumulateSettings(
-        points=100, checks=10, moves=5, coordinates="transit", guidance=RejuvenateSettings(pool=500)
+        points=100, checks=10, moves=5, coordinates=TRANSIT, rejuvenate=RejuvenateSettings(pool=500)
     ),
     competitors={},
     samples=200,
@@ -107,7 +108,7 @@ def test_a_study_goes_on_after_it_was_stopped_and_writes_everything(folder, monk
 
 def test_windows_of_another_base_are_refused(folder):
     target, photometry = system()
-    with pytest.raises(InputError, match=r"windows reach 0.5 d from mid-transit and the base 0.1 d"):
+    with pytest.raises(InputError, match=r"windows extend 0.5 d from mid-transit and those of the base 0.1 d"):
         run_study(target, photometry, folder, replace(SETTINGS, base=BaseSettings(half_width=0.1)))
     with pytest.raises(InputError, match="windows have 128 points and the base 64"):
         run_study(target, photometry, folder, replace(SETTINGS, base=BaseSettings(points=64)))
@@ -153,12 +154,33 @@ def test_a_base_is_read_again_and_its_name_says_what_differs(folder):
 
 def test_the_command_names_a_bad_target_or_file(tmp_path):
     def call(*words):
-        return CliRunner().invoke(cli.app, ["lightcurve", *words], env={"COLUMNS": "160"})
+        return CliRunner().invoke(cli.app, words, env={"COLUMNS": "160"})
 
     assert "WASP-126 b" in call("targets").output
     unknown = call("run", "--target", "hd-1", "--data", "x.csv")
     assert isinstance(unknown.exception, InputError)
     assert "unknown target 'hd-1'" in str(unknown.exception)
-    absent = call("run", "--target", "wasp-39", "--data", str(tmp_path / "absent.csv"), "--out", str(tmp_path))
+    absent = call("run", "--target", "wasp-39", "--data", str(tmp_path / "absent.csv"), "--folder", str(tmp_path))
     assert "there is no file" in str(absent.exception)
     assert call("run").exit_code == 2
+
+
+def test_competitors_are_named_and_priorguide_needs_the_benchmark(monkeypatch):
+    assert competitor_settings(["ratio"]) == {"ratio": RatioUpdateSettings()}
+    with pytest.raises(InputError, match="'magic' is unknown; allowed: ratio, priorguide_mc"):
+        competitor_settings(["magic"])
+
+    def absent(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr(module, "import_module", absent)
+    with pytest.raises(InputError, match=r"needs reprior-bench: pip install \./benchmarks"):
+        competitor_settings(["priorguide_mc"])
+
+
+def test_the_entry_point_shows_an_error_as_one_line(monkeypatch, capsys):
+    monkeypatch.setattr("sys.argv", ["reprior-transits", "run", "--target", "hd-1"])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith("error: unknown target 'hd-1'")

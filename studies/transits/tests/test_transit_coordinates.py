@@ -67,7 +67,8 @@ def test_a_likelihood_that_is_bent_in_theta_is_plain_in_its_coordinates():
         coefficients = fit(frame, z[:600], values[:600], width, ridge, 0.0)
         found = CarriedRatio.of(SCALE, torch.arange(z.shape[1]), frame, width, coefficients, coordinates)
         error[coordinates] = float((found(theta[600:]).double() - values[600:]).std())
-        again = CarriedRatio.rebuild(SCALE, found.config(), found.state_dict(), coordinates)
+        again = CarriedRatio.from_config(SCALE, found.config(), coordinates)
+        again.load_state_dict(found.state_dict())
         assert torch.equal(again(theta[:50]), found(theta[:50]))
     # A quadratic in the coordinates: exact but for single precision.
     assert error[TRANSIT] < 0.01

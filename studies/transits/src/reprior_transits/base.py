@@ -21,6 +21,7 @@ posterior samples with `fold_inclination`.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from reprior.networks.mlp import MLPSettings
 from reprior.networks.noise import NoiseLaw
 from reprior.posterior import Posterior
 from reprior.simulations import Simulations
+from reprior.store import Store
 from reprior.trainer import train
 from reprior_transits.look import Look
 from reprior_transits.profile import PROFILE, profile
@@ -185,27 +187,26 @@ def get_base(settings: BaseSettings, folder: str | Path, progress: bool = True) 
         if not isinstance(found, Posterior):
             raise InputError(f"{path} holds no base posterior")
         return found
-    path.parent.mkdir(parents=True, exist_ok=True)
-    stored = path.with_suffix(".simulations.safetensors")
-    if not stored.exists():
-        simulate_windows(settings, settings.simulations, settings.seed, progress).save(stored)
-    pairs = Simulations.load(stored)
-    checkpoint = path.with_suffix(".checkpoint.safetensors")
+    work = path.with_suffix(".training")  # a folder: the simulated windows and the state of the training
+    store, key = Store(work, "windows"), {"settings": settings}
+    kept = store.get(key)
+    if kept is None:
+        made = simulate_windows(settings, settings.simulations, settings.seed, progress)
+        kept = store.put(key, {"theta": made.theta, "x": made.x})
     with warnings.catch_warnings():
-        if settings.look is not None:  # picked by x, which leaves p(theta | x) what it is
+        if settings.look is not None:  # windows picked by x, which leaves p(theta | x) what it is
             warnings.filterwarnings("ignore", message=".*not distributed as under the prior")
         posterior = train(
-            pairs.theta,
-            pairs.x,
-            pairs.prior,
+            kept.tensors["theta"],
+            kept.tensors["x"],
+            gaussian_prior(),
             settings=settings.network,
             training=settings.training,
             seed=settings.seed,
             parameters=PARAMETERS,
-            checkpoint=checkpoint,
+            folder=work,
             progress=progress,
         )
     posterior.save(path, simulations=False)
-    for used in (checkpoint, stored):
-        used.unlink()
+    shutil.rmtree(work)
     return replace(posterior, simulations=None)

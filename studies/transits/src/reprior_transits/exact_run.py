@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from reprior import io
 from reprior.io import write_rows
+from reprior.store import Store
 from reprior_transits.exact import exact_steps
 from reprior_transits.figures import steps_figure
 from reprior_transits.known_period import with_period
@@ -20,27 +20,25 @@ __all__ = ["run_exact", "stored_exact"]
 
 
 def stored_exact(
-    x: Tensor, half_width: float, path: str | Path, samples: int = 1_000, seed: int = 0, progress: bool = False
+    x: Tensor, half_width: float, folder: str | Path, samples: int = 1_000, seed: int = 0, progress: bool = False
 ) -> list[Tensor]:
-    """`exact_steps`, read where they were made before for the same windows, else made and written.
+    """`exact_steps`, read where they were made before for the same windows, else made and kept.
 
     Arguments:
         x: the windows, NaN where missing, with shape (N, points).
         half_width: of the windows, in days.
-        path: the file.
+        folder: where they are kept.
         samples: the number of samples after each window.
         seed: of the samples.
         progress: show a progress bar.
     """
-    path = Path(path)
-    key = {"half_width": half_width, "samples": samples, "seed": seed}
-    if path.exists():
-        file = io.read(path, "exact")
-        if file.meta == key and torch.equal(file.tensors["x"].nan_to_num(-1), x.nan_to_num(-1)):
-            return list(file.tensors["theta"])
-    steps = exact_steps(x, half_width, samples, seed=seed, progress=progress)
-    io.write(path, "exact", {"theta": torch.stack(steps), "x": x}, key)
-    return steps
+    store = Store(folder, "exact")
+    key = {"x": x, "half_width": half_width, "samples": samples, "seed": seed}
+    kept = store.get(key)
+    if kept is None:
+        steps = exact_steps(x, half_width, samples, seed=seed, progress=progress)
+        kept = store.put(key, {"theta": torch.stack(steps)})
+    return list(kept.tensors["theta"])
 
 
 def run_exact(
@@ -64,8 +62,7 @@ def run_exact(
     Returns: the files written, by name.
     """
     folder, windows = Path(folder), photometry.windows
-    kept = folder / "updates" / "exact.safetensors"
-    steps = stored_exact(windows.x, target.windows.half_width, kept, samples, seed, progress)
+    steps = stored_exact(windows.x, target.windows.half_width, folder / "updates", samples, seed, progress)
     known = [with_period(theta, photometry.ephemeris.period, seed)[0] for theta in steps]
     runs = {"exact": steps, "exact, known period": known}
     published, fit = target.reference, target.fit

@@ -112,7 +112,7 @@ def download(name: str, author: str = "SPOC", exposure: int = 120) -> LightCurve
     found = lightkurve.search_lightcurve(name, mission="TESS", author=author, exptime=exposure)
     if len(found) == 0:
         raise InputError(f"MAST has no TESS light curve of {name!r} by {author} with {exposure} s exposures")
-    curves = found.download_all(quality_bitmask="none")
+    curves: Any = found.download_all(quality_bitmask="none")
     return stitch([normalise(from_lightkurve(curve, name)) for curve in curves])
 
 

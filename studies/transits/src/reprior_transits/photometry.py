@@ -24,6 +24,7 @@ Units: days for times (BTJD = BJD_TDB - 2457000 for TESS), relative flux (1 out 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import numpy as np
 import pandas as pd
@@ -208,11 +209,11 @@ def scatter(curve: LightCurve) -> float:
 def _running_quantile(curve: LightCurve, window: float, q: float) -> Array:
     if not window > 0:
         raise InputError(f"window must be > 0 days; got {window}")
-    out = np.empty(len(curve))
+    out, width = np.empty(len(curve)), timedelta(days=window)
     for sector in np.unique(curve.sector):
         rows = curve.sector == sector
         days = pd.to_timedelta(curve.time[rows] - curve.time[0], unit="D")
-        rolling = pd.Series(curve.flux[rows], index=days).rolling(pd.Timedelta(window, unit="D"), center=True)
+        rolling = pd.Series(curve.flux[rows], index=days).rolling(width, center=True)
         out[rows] = (rolling.median() if q == 0.5 else rolling.quantile(q)).to_numpy()
     return out
 

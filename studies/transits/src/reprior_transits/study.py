@@ -32,8 +32,7 @@ from torch import Tensor
 
 from reprior import Posterior, Updates, adapt, update
 from reprior.adapted import AdaptedPosterior
-from reprior.diagnostics import DiagnoseSettings, diagnose
-from reprior.diagnostics.compare import weighted_c2st
+from reprior.diagnostics import DiagnoseSettings, c2st, diagnose
 from reprior.errors import InputError
 from reprior.io import write_rows
 from reprior.methods import find
@@ -159,9 +158,8 @@ def run_study(
     clock.note("base")
     runs, updates, order = _runs(base, encode(windows.x), settings, folder / "updates", progress, clock)
     if settings.exact:
-        kept = folder / "updates" / "exact.safetensors"
         half_width = settings.base.half_width
-        runs["exact"] = stored_exact(windows.x, half_width, kept, settings.exact, settings.seed, progress)
+        runs["exact"] = stored_exact(windows.x, half_width, folder / "updates", settings.exact, settings.seed, progress)
         clock.note("exact")
     known = [with_period(theta, photometry.ephemeris.period, settings.seed) for theta in runs["accumulate"]]
     runs["known period"] = [theta for theta, _ in known]
@@ -171,7 +169,7 @@ def run_study(
         "period": photometry.ephemeris.period,
         "known_period_ess": known[-1][1],
         **_agreements(runs),
-        "verdict": updates[-1].verdict,
+        "verdict": f"{updates[-1].verdict}: {' '.join(updates[-1].reasons)}",
     }
     written = _write(target, photometry, settings, runs, folder)
     clock.note("tables and figures")
@@ -206,9 +204,8 @@ def agreement(one: Tensor, other: Tensor) -> dict[str, float]:
     """
     first, second = summary(one), summary(other)
     shifts = {f"shift_{name}": (second[name][0] - first[name][0]) / first[name][1] for name in INTEREST}
-    n = min(len(one), len(other))
-    a, b = (fold_inclination(theta)[:n, COLUMNS] for theta in (one, other))
-    return {**shifts, "c2st": weighted_c2st(a, torch.zeros(n), b, torch.zeros(n))}
+    a, b = (fold_inclination(theta)[:, COLUMNS] for theta in (one, other))
+    return {**shifts, "c2st": c2st(a, b)}
 
 
 def _agreements(runs: Mapping[str, list[Tensor]]) -> dict[str, float]:
