@@ -1,151 +1,123 @@
-"""The demo: simulate, train, change the prior, sample, and compare with the exact posterior.
+"""The demo: simulate, train, change the prior, and compare with the exact posterior. Takes about two minutes.
 
-The Ornstein-Uhlenbeck process under the out-of-distribution change of prior: p = N((1.5, 1.5), 0.5 I), and the new prior
-q = N((1.8, 0), 0.5 I). The likelihood of this process is known, so the exact posterior is there to compare with.
+Ten bacteria grow at a rate g in a flask that can feed K of them, and are counted at twelve times:
+
+    N(t) = K / (1 + (K / 10 - 1) exp(-g t)),      x_i ~ Poisson(N(t_i)),      theta = (log g, log K)
+
+The counts end before the flask is full, so they leave K open, and its prior matters. The posterior was trained under a
+wide prior p; then somebody measures K to 15 %, which makes the new prior q. With two parameters and a known likelihood
+the exact posterior is a sum over a grid. `reprior` never sees that likelihood.
 """
 
-from __future__ import annotations
-
-import time
-from dataclasses import dataclass
+import argparse
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import torch
 from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal, Poisson
 
-from reprior import priors
-from reprior_bench import metrics
-from reprior_bench import tasks
-from reprior.adapted import AdaptedPosterior, adapt
-from reprior.networks.fit import Training
-from reprior.info import Info
-from reprior.networks.mlp import MLPSettings
-from reprior.posterior import Posterior
-from reprior.trainer import train
+import reprior
 
-__all__ = ["DemoResult", "draw_picture", "run_demo"]
-
-SEED = 11
-TRUTH = (0.5, 0.0)  # a slow process: 25 points leave its level open, so the prior matters
-NETWORK = MLPSettings(width=96, blocks=2)
-TRAINING = Training(steps=6_000, batch=512, evaluate_every=500)
+NAMES = ("log growth rate", "log capacity")
+TIMES = torch.linspace(0, 5, 12)  # hours
+P = Independent(Normal(torch.tensor([0.0, 6.0]), torch.tensor([0.3, 0.7])), 1)
+Q = Independent(Normal(torch.tensor([0.0, 5.85]), torch.tensor([0.3, 0.15])), 1)
+TRUTH = torch.tensor([[-0.2, 6.0]])
 
 
-@dataclass(frozen=True)
-class DemoResult:
-    """What the demo found.
-
-    Attributes:
-        posterior: the trained base posterior.
-        adapted: the adapted one.
-        x: the observation, with shape (m,).
-        before: samples under p, with shape (n, 2).
-        after: samples under q, with shape (n, 2).
-        exact: exact samples under q, with shape (n, 2).
-        info: what `sample` said.
-        rows: the table: name, mean and standard deviation of both parameters, C2ST against the exact posterior.
-        seconds: the time each part took.
-    """
-
-    posterior: Posterior
-    adapted: AdaptedPosterior
-    x: Tensor
-    before: Tensor
-    after: Tensor
-    exact: Tensor
-    info: Info
-    rows: list[tuple[str, str, str, str]]
-    seconds: dict[str, float]
+def expected_counts(theta: Tensor, t: Tensor = TIMES) -> Tensor:
+    """N(t) for parameters with shape (n, 2): shape (n, times)."""
+    rate, capacity = theta.exp().split(1, dim=1)
+    return capacity / (1 + (capacity / 10 - 1) * torch.exp(-rate * t))
 
 
-def run_demo(
-    simulations: int = 30_000, samples: int = 4_000, training: Training = TRAINING, progress: bool = True
-) -> DemoResult:
-    """Runs the demo.
+def exact_posterior(prior: Distribution, x: Tensor, points: int = 800) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    """Mean, standard deviation, and (log g, log K, probability) on a grid, each with shape (points, points)."""
+    u, v = torch.meshgrid(torch.linspace(-0.5, 0.1, points), torch.linspace(5.0, 8.0, points), indexing="ij")
+    theta = torch.stack([u, v], -1).reshape(-1, 2)
+    log_density = Poisson(expected_counts(theta)).log_prob(x).sum(1) + prior.log_prob(theta)
+    weights = torch.softmax(log_density.double(), 0)
+    mean = weights @ theta.double()
+    sd = (weights @ (theta - mean).square()).sqrt()
+    return mean, sd, (u, v, weights.reshape(u.shape))
 
-    Arguments:
-        simulations: the number of simulations under p.
-        samples: the number of posterior samples.
-        training: how the base is trained.
-        progress: show progress bars.
-    """
-    task = tasks.get("oup")
-    p, q = task.training_prior("ood"), task.target_prior("ood")
-    seconds, clock = {}, time.monotonic()
-    theta = priors.sample(p, simulations, SEED)
-    x = task.simulate(theta, seed=SEED + 1)
-    seconds["simulate"], clock = time.monotonic() - clock, time.monotonic()
-    posterior = train(
-        theta,
-        x,
-        prior=p,
-        settings=NETWORK,
-        parameters=task.parameters,
-        training=training,
-        seed=SEED,
-        progress=progress,
+
+def run(simulations: int, steps: int, draws: int, seed: int, progress: bool = True) -> dict:
+    """The demo itself."""
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    theta = P.sample((simulations,))
+    x = torch.poisson(expected_counts(theta))
+    observed = torch.poisson(expected_counts(TRUTH), generator=torch.Generator().manual_seed(1))[0]
+
+    network, training = reprior.MLPSettings(width=96, blocks=2), reprior.Training(steps=steps)
+    posterior = reprior.train(
+        theta, x, prior=P, settings=network, training=training, parameters=NAMES, seed=seed, progress=progress
     )
-    seconds["train"], clock = time.monotonic() - clock, time.monotonic()
-    x_obs = task.simulate(torch.tensor([TRUTH]), seed=SEED + 2)
-    before = posterior.sample((samples,), x=x_obs[0], seed=SEED)
-    clock = time.monotonic()
-    adapted = adapt(posterior, q)
-    after, info = adapted.sample((samples,), x=x_obs[0], seed=SEED, return_info=True)
-    seconds["change the prior and sample"] = time.monotonic() - clock
-    exact = task.reference(x_obs[0], samples, "ood", prior=q, seed=SEED + 3)
-    rows = []
-    for name, draws in (("before (prior p)", before), (f"after (prior q, {adapted.method})", after)):
-        rows.append((name, *_moments(draws), f"{metrics.c2st_fast(exact, draws):.3f}"))
-    rows.append(("exact (prior q)", *_moments(exact), "0.5 is best"))
-    return DemoResult(posterior, adapted, x_obs[0], before, after, exact, info, rows, seconds)
+    adapted = reprior.adapt(posterior, Q)  # no simulation and no training
+    before = posterior.sample((draws,), x=observed, seed=seed)
+    after, info = adapted.sample((draws,), x=observed, seed=seed, return_info=True)
+    report = reprior.diagnose(adapted, x=observed)
+    return {"observed": observed, "before": before, "after": after, "info": info, "report": report}
 
 
-def _moments(draws: Tensor) -> tuple[str, str]:
-    mean, std = draws.mean(0), draws.std(0)
-    return f"{mean[0]:.3f} ± {std[0]:.3f}", f"{mean[1]:.3f} ± {std[1]:.3f}"
+def print_table(found: dict) -> None:
+    """Means and standard deviations beside the exact ones; errors of the mean in exact standard deviations."""
+    print(f"\n{'prior':7}{'parameter':18}{'reprior':>16}{'exact':>17}{'mean off by':>14}{'sd ratio':>10}")
+    for label, prior, draws in (("p", P, found["before"]), ("q", Q, found["after"])):
+        mean, sd, _ = exact_posterior(prior, found["observed"])
+        for i, name in enumerate(NAMES):
+            ours, exact = (float(draws[:, i].mean()), float(draws[:, i].std())), (float(mean[i]), float(sd[i]))
+            row = "".join(f"{m:9.3f} ± {s:.3f}" for m, s in (ours, exact))
+            print(f"{label:7}{name:18}{row}{(ours[0] - exact[0]) / exact[1]:+11.2f} sd{ours[1] / exact[1]:10.2f}")
 
 
-def draw_picture(result: DemoResult, path: str | Path) -> Path:
-    """The two priors, and the posterior before and after beside the exact one."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    p, q = result.posterior.prior, result.adapted.change.target
-    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.8), constrained_layout=True)
-    for prior, colour, label in ((p, "#7a7a7a", "prior p (training)"), (q, "#c8502d", "prior q (new)")):
-        draws = priors.sample(prior, 4_000, seed=0)
-        _contour(left, draws, colour, label)
-    left.set_title("The prior changes", loc="left")
-    right.scatter(*result.exact.T, s=3, color="#d9d9d9", label="exact posterior under q", rasterized=True)
-    _contour(right, result.before, "#7a7a7a", f"before: C2ST {result.rows[0][3]}")
-    _contour(right, result.after, "#c8502d", f"after ({result.adapted.method}): C2ST {result.rows[1][3]}")
-    right.set_title("and so does the posterior, with no new simulation", loc="left")
-    names = result.posterior.parameters
-    for axis, corner in ((left, "upper right"), (right, "lower right")):
-        axis.set_xlabel(names[0])
-        axis.set_ylabel(names[1])
+def draw_picture(found: dict, path: Path) -> None:
+    """The counts with what both posteriors expect, and both posteriors beside the exact ones."""
+    t = torch.linspace(0, 10, 80)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.6), constrained_layout=True)
+    for colour, prior, label, draws in (
+        ("#6b7a8f", P, "prior p of the training", found["before"]),
+        ("#c8502d", Q, "new prior q", found["after"]),
+    ):
+        low, middle, high = expected_counts(draws, t).quantile(torch.tensor([0.05, 0.5, 0.95]), 0)
+        left.fill_between(t, low, high, color=colour, alpha=0.25, linewidth=0)
+        left.plot(t, middle, color=colour, label=f"{label}: 90 % of the curves")
+        u, v, weights = exact_posterior(prior, found["observed"])[2]
+        right.scatter(*draws[:1_500].T, s=8, color=colour, alpha=0.4, linewidths=0, label=f"reprior, {label}")
+        heights = weights.flatten().sort(descending=True).values
+        levels = [float(heights[(heights.cumsum(0) < mass).sum()]) for mass in (0.9, 0.5)]
+        right.contour(u, v, weights, levels, colors=colour, linewidths=1.6)
+    left.plot(TIMES, found["observed"], "ko", markersize=3.5, label="counts")
+    left.set(title="The counts end before the flask is full", xlabel="hours", ylabel="bacteria")
+    right.plot([], [], "k", linewidth=1.6, label="exact: holds 50 % and 90 %")
+    right.plot(*TRUTH.T, "k+", markersize=9, markeredgewidth=2, label="truth")
+    right.set(title="A new prior, and no new simulation", xlabel=NAMES[0], ylabel=NAMES[1])
+    right.set(xlim=(-0.4, -0.05), ylim=(5.6, 7.3))
+    for axis in (left, right):
         axis.spines[["top", "right"]].set_visible(False)
-        handles, labels = axis.get_legend_handles_labels()
-        axis.legend(handles, labels, frameon=False, loc=corner, fontsize=9)
+        axis.legend(frameon=False, fontsize=9, markerscale=1.4)
+    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=130)
-    plt.close(figure)
-    return path
 
 
-def _contour(axis, draws: Tensor, colour: str, label: str) -> None:
-    """Contours that hold 39 % and 86 % of the draws (one and two standard deviations of a Gaussian)."""
-    from scipy.stats import gaussian_kde
+def main() -> None:
+    """Runs the demo from the command line."""
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--out", type=Path, default=Path("out"), help="folder of the picture and the report")
+    options.add_argument("--simulations", type=int, default=40_000)
+    options.add_argument("--steps", type=int, default=6_000, help="training steps")
+    options.add_argument("--draws", type=int, default=10_000, help="posterior samples")
+    options.add_argument("--seed", type=int, default=0)
+    given = options.parse_args()
+    found = run(given.simulations, given.steps, given.draws, given.seed)
+    print(found["info"], found["report"], sep="\n")
+    print_table(found)
+    draw_picture(found, given.out / "demo.png")
+    found["report"].to_html(given.out / "report.html")
+    print(f"\nwrote {given.out / 'demo.png'} and {given.out / 'report.html'}")
 
-    kde = gaussian_kde(draws.T.numpy())
-    spread = draws.std(0) * 0.6
-    low, high = (draws.min(0).values - spread).tolist(), (draws.max(0).values + spread).tolist()
-    u, v = torch.meshgrid(torch.linspace(low[0], high[0], 90), torch.linspace(low[1], high[1], 90), indexing="xy")
-    density = kde(torch.stack([u.flatten(), v.flatten()]).numpy()).reshape(u.shape)
-    at_draws = torch.as_tensor(kde(draws[:1_000].T.numpy()))
-    levels = [float(torch.quantile(at_draws, 1 - share)) for share in (0.86, 0.39)]
-    axis.contour(u, v, density, levels=levels, colors=colour, linewidths=(1.2, 2.0))
-    axis.plot([], [], color=colour, linewidth=2, label=label)
+
+if __name__ == "__main__":
+    main()

@@ -30,7 +30,21 @@ def test_the_example_runs(tmp_path, monkeypatch):
 def test_links_and_targets_exist():
     for link in re.findall(r"\]\(([^)]+)\)", TEXT):
         if not link.startswith("http"):
-            assert (ROOT / link).exists(), link
+            path, _, heading = link.partition("#")
+            assert (ROOT / path).exists(), link
+            headings = re.findall(r"^#+ (.*)$", (ROOT / path).read_text(), re.MULTILINE) if heading else []
+            assert not heading or heading in [h.lower().replace(" ", "-") for h in headings], link
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^ {4}make (\w+)", TEXT, re.MULTILINE):
         assert f"\n{target}:" in makefile
+
+
+def test_extras_and_commands_exist():
+    settings = (ROOT / "pyproject.toml").read_text()
+    for extra in [*re.findall(r"'\.\[(\w+)\]'", TEXT), "arviz", "bayesflow", "cluster", "app"]:
+        assert re.search(rf"^{extra} = \[", settings, re.MULTILINE), extra
+    everything = settings + "".join(
+        (ROOT / part / "pyproject.toml").read_text() for part in ("benchmarks", "studies/transits")
+    )
+    for command in set(re.findall(r"`(reprior[-\w]*) \w+", TEXT)):
+        assert f"\n{command} = " in everything, command
