@@ -75,6 +75,24 @@ def test_draws_that_are_not_finite_are_seen_although_they_are_drawn_again(poster
     assert report["sampling"].outcome == "stop"
 
 
+class Silent(NoChange):
+    """No draw is finite."""
+
+    def draw(self, denoiser, n, sampler, generator):
+        drawn = super().draw(denoiser, n, sampler, generator)
+        return replace(drawn, theta=torch.full_like(drawn.theta, torch.nan))
+
+
+def test_no_finite_draw_at_all_is_not_trusted(posterior, tmp_path):
+    plain = reprior.adapt(posterior, target(0.4), "none")
+    report = diagnose(replace(plain, method=Silent(plain.method.problem)), X, settings=LIGHT)
+    assert report.verdict == "do not trust"
+    assert any("no adapted sample is finite" in reason for reason in report.reasons)
+    assert report["sbc"].outcome == "caution"
+    assert report["reweighted"].note == "there are too few adapted samples"
+    assert "do not trust" in report.to_html(tmp_path / "silent.html").read_text(encoding="utf-8")
+
+
 def test_text_names_verdict_and_every_check(easy):
     text = str(easy)
     assert text.startswith("verdict: ok")

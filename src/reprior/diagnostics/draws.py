@@ -101,6 +101,7 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
         theta, finite = draw_adapted(adapted, x, n, adapted.sampler, generator)
         theta = theta[:, 0]
         theta = theta[torch.isfinite(theta).all(-1)]
+        failed = "" if len(theta) else "no adapted sample is finite"
     except InputError as error:  # a method that cannot do this change says why
         theta, finite, failed = base[:0], 0.0, str(error)
     log_r = adapted.change.log_w(adapted.change.scale.forward(base)).double()
