@@ -2,7 +2,7 @@
 
     store = Store(folder, "draws")
     kept = store.get(key)                       the result (an `io.File`: tensors and meta), or None
-    store.put(key, tensors, meta) -> Path       writes a result, whole or not at all
+    store.put(key, tensors, meta) -> File       writes a result, whole or not at all, and returns it
     store.warn_if_other(key)                    warns where the folder holds results of other settings only
 
 A key is a dictionary of settings, numbers and tensors: whatever changes the result (data, seed, settings, base). Another
