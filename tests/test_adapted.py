@@ -20,7 +20,7 @@ import reprior
 from reprior.adapted import AdaptedPosterior
 from reprior.correction import freeze
 from reprior.diffusion.sampler import Sampler
-from reprior.errors import InputError, SupportError
+from reprior.errors import InputError, RefusedError, SupportError
 from reprior.methods import Method, RatioSettings, RejuvenateSettings, SIRSettings
 from reprior.methods.learned import NRE
 from reprior.methods.learned.model import RatioModel
@@ -608,7 +608,7 @@ def test_an_observation_that_cannot_be_drawn_costs_no_other(method, reason):
     assert bool(((theta[:, [0, 2]] >= 0) & (theta[:, [0, 2]] <= 1)).all())
     assert any(w.startswith("observation 1 (counted from 0) was not drawn") and reason in w for w in info.warnings)
     assert torch.equal(adapted.sample_batched((40,), x, seed=0).nan_to_num(-99.0), theta.nan_to_num(-99.0))
-    with pytest.raises(InputError, match=re.escape(reason)):  # alone, it is an error
+    with pytest.raises(RefusedError, match=re.escape(reason)):  # alone, it is an error
         adapted.sample((40,), x[1], seed=0)
 
 

@@ -112,6 +112,25 @@ def test_no_change_is_the_base(posterior):
     assert off.abs().max() > 1.5 * LEARNED_MARGIN
 
 
+@pytest.mark.parametrize("method", ["transport", "rejuvenate"])
+def test_the_same_seed_gives_the_same_predictions(posterior, method, capfd):
+    adapted = adapt(posterior, method, None)
+    one, two, other = (adapted.predict((20,), GAPS, seed=seed) for seed in (3, 3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert not torch.equal(one[1], other[1])
+    capfd.readouterr()
+    shown = adapted.predict((20,), GAPS, seed=3, progress=True)
+    out, err = capfd.readouterr()
+    assert all(torch.equal(a, b) for a, b in zip(one, shown, strict=True))
+    assert out == ""
+    assert f"sample by {method}: " in err
+
+
+def test_a_mask_of_another_length_is_refused(posterior):
+    with pytest.raises(InputError, match=r"observed needs shape \(6,\), an entry for each of x; got \(3,\)"):
+        adapt(posterior, "nre", OBSERVED[:3])
+
+
 @pytest.mark.parametrize("method", FREE)
 def test_parameters_without_training(posterior, method):
     # Two observations together, the second with missing entries: theta alone is drawn from what is there.

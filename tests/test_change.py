@@ -315,7 +315,7 @@ def test_draws_of_q(target):
     theta = change.draw(4_000, seed=0)
     assert theta.shape == (4_000, 2)
     assert torch.equal(theta, change.draw(4_000, seed=0))
-    # Resampled draws of p: 80,000 with ESS/N of some .5; standard errors 1.6 % and 1.1 % of the sd.
+    # Resampled draws of p: 80,000 with a relative ESS of some .5; standard errors 1.6 % and 1.1 % of the sd.
     assert torch.allclose(theta.mean(0), Q.mean, atol=0.08)
     assert torch.allclose(theta.std(0), Q.stddev, rtol=0.06)
 

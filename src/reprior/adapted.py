@@ -26,7 +26,7 @@ from reprior.change import PriorChange
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import Sampler, chunked
 from reprior.distance import distance_warning
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.info import Info
 from reprior.methods import Method, Problem, find
 from reprior.posterior import Posterior, warn_of_lost
@@ -76,8 +76,10 @@ def adapt(
         return adapt_sbi(posterior, target, method, settings, seed, accept_outside)
     seed = check_seed(seed)
     chosen = kind.checked(settings)
-    change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside)
+    change = make_change(posterior.prior, target, posterior.scales.theta, seed, accept_outside, progress)
     mask = None if observed is None else torch.as_tensor(observed, dtype=torch.bool)
+    if mask is not None and mask.shape != (posterior.x_dim,):
+        raise InputError(f"observed needs shape ({posterior.x_dim},), an entry for each of x; got {tuple(mask.shape)}")
     kept = None if folder is None else Path(folder)
     problem = Problem(posterior, change, seed, mask, progress, kept)
     if change.same:
@@ -283,7 +285,7 @@ class AdaptedPosterior(Draws):
         frozen = freeze(self, sampler)
         theta, info = frozen._draw(x, shape, seed, sampler, False, progress)
         if info.failed:
-            raise InputError(info.failed[0])
+            raise RefusedError(info.failed[0])
         theta = theta[:, 0]
         log_w = importance_correction(frozen, theta, x)
         figures = {**info.figures, "relative ESS of the correction": (relative_ess(log_w),)}

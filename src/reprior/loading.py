@@ -91,7 +91,7 @@ def _posterior(
     simulations = Simulations(stored["theta"], stored["x"], kept, names) if stored else None
     compress_theta, compress_x = meta["compress"]
     scale = Standardizer(scales["theta.shift"], scales["theta.scale"], compress_theta)
-    if prior is not None and not _alike(prior_fingerprint(kept, scale), meta["prior_fingerprint"]):
+    if prior is not None and not priors.same_fingerprint(prior_fingerprint(kept, scale), meta["prior_fingerprint"]):
         raise InputError("this is not the prior that the base in the file was trained under")
     return Posterior(
         base.requires_grad_(False).eval(),
@@ -125,7 +125,7 @@ def adapted_parts(adapted: AdaptedPosterior) -> tuple[dict[str, Tensor], dict[st
     }
     if network is None:
         points = torch.cat([priors.sample(change.prior, POINTS, seed=0), change.draw(POINTS, seed=0)])
-        meta |= {"target_points": points.tolist(), "target_fingerprint": _fingerprint(change, points).tolist()}
+        meta |= {"target_points": points.tolist(), "target_fingerprint": _fingerprint(change, points)}
     return {k: v.detach().cpu().contiguous() for k, v in tensors.items()}, meta
 
 
@@ -184,17 +184,14 @@ def _change(
             "that files do not know): load(path, target=...) needs it"
         )
     change = make_change(posterior.prior, kept, scale, seed=0, accept_outside=True)
-    if not _alike(_fingerprint(change, torch.tensor(meta["target_points"])), meta["target_fingerprint"]):
+    if not priors.same_fingerprint(
+        _fingerprint(change, torch.tensor(meta["target_points"])), meta["target_fingerprint"]
+    ):
         raise InputError("this is not the target prior that the file was adapted to: adapt its base to the other one")
     return replace(change, outside=outside)
 
 
 @torch.no_grad()
-def _fingerprint(change: PriorChange, points: Tensor) -> Tensor:
-    """log r, less its largest value, at points with shape (n, d): it tells one target prior from another."""
-    return torch.tensor(priors.fingerprint(change.log_r, points))
-
-
-def _alike(found: Tensor, kept: list[float]) -> bool:
-    """Whether two fingerprints are the same, to rounding on another machine."""
-    return torch.allclose(found, torch.tensor(kept), rtol=1e-3, atol=1e-3, equal_nan=True)
+def _fingerprint(change: PriorChange, points: Tensor) -> list[float]:
+    """log r at points with shape (n, d), as a fingerprint: it tells one target prior from another."""
+    return priors.fingerprint(change.log_r, points)

@@ -114,13 +114,12 @@ class Posterior(Draws):
         generator = torch.Generator().manual_seed(seed)
         denoiser = self.condition(x, predict)
         with watched(denoiser, "sample", progress) as seen:
-            theta = self.to_user(chunked(seen, n, sampler, generator))
-        theta, rejected, failed = redraw(
-            theta,
-            lambda some, count: self.to_user(chunked(denoiser.select(some), count, sampler, generator)),
-            lambda both: torch.isfinite(priors.log_prob(self.prior, both[..., : self.dim])),
-            "the prior's support; the observation may lie far from the simulations",
-        )
+            theta, rejected, failed = redraw(
+                self.to_user(chunked(seen, n, sampler, generator)),
+                lambda some, count: self.to_user(chunked(seen.select(some), count, sampler, generator)),
+                lambda both: torch.isfinite(priors.log_prob(self.prior, both[..., : self.dim])),
+                "the prior's support; the observation may lie far from the simulations",
+            )
 
         def distant() -> tuple[str, ...]:
             return distance_warning(self.simulations, self.scales.x, x) if len(x) == 1 and not predict else ()
@@ -193,7 +192,7 @@ class Posterior(Draws):
             "base": self.base.config(),
             "compress": [self.scales.theta.compress, self.scales.x.compress],
             "prior": prior,
-            "prior_fingerprint": prior_fingerprint(self.prior, self.scales.theta).tolist() if prior is None else None,
+            "prior_fingerprint": prior_fingerprint(self.prior, self.scales.theta) if prior is None else None,
             "parameters": list(self.parameters),
             "sampler": vars(self.sampler),
         }
@@ -212,12 +211,12 @@ class Posterior(Draws):
 
 
 @torch.no_grad()
-def prior_fingerprint(prior: Any, scale: Standardizer) -> Tensor:
+def prior_fingerprint(prior: Any, scale: Standardizer) -> list[float]:
     """What tells one prior from another: log p at fixed points in the scale of theta, up to a constant."""
     points = scale.inverse(
         torch.randn(FINGERPRINT_POINTS, len(scale.shift), generator=torch.Generator().manual_seed(0))
     )
-    return torch.tensor(priors.fingerprint(lambda theta: priors.log_prob(prior, theta), points))
+    return priors.fingerprint(lambda theta: priors.log_prob(prior, theta), points)
 
 
 def warn_of_lost(meta: dict[str, Any]) -> None:

@@ -18,7 +18,7 @@ from torch import Tensor
 from reprior.arrays import as_array
 from reprior.diffusion.denoiser import Denoiser, Watched
 from reprior.diffusion.sampler import Sampler
-from reprior.errors import InputError
+from reprior.errors import InputError, RefusedError
 from reprior.info import Info
 from reprior.seeds import check_seed, fresh_seed
 
@@ -201,7 +201,7 @@ class Draws(ABC):
 def _only(theta: Tensor, info: Info) -> Tensor:
     """The draws of the only observation; its failure is an error."""
     if info.failed:
-        raise InputError(info.failed[0])
+        raise RefusedError(info.failed[0])
     return theta[:, 0]
 
 

@@ -29,7 +29,9 @@ CHECKED = 10_000  # draws of q that are checked against the support of p
 FEWEST = 100  # samples of q from which a ratio can be learned
 
 
-def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_outside: bool = False) -> PriorChange:
+def make_change(
+    prior: Any, target: Any, scale: Standardizer, seed: int, accept_outside: bool = False, progress: bool = False
+) -> PriorChange:
     """Reads a target prior and checks it against the prior.
 
     Arguments:
@@ -39,12 +41,13 @@ def make_change(prior: Any, target: Any, scale: Standardizer, seed: int, accept_
         scale: the standardisation of theta.
         seed: seeds the checks and the ratio that samples need.
         accept_outside: go on although q has mass outside p's support; the result is q restricted to that support.
+        progress: show the progress bar of the ratio that samples need.
     """
     target = as_array(target)
     if isinstance(target, np.ndarray):
         target = torch.as_tensor(target, dtype=torch.float32)
     if isinstance(target, Tensor):
-        change = _from_samples(prior, target, scale, seed, accept_outside)
+        change = _from_samples(prior, target, scale, seed, accept_outside, progress)
     elif callable(target) and not hasattr(target, "log_prob") and not hasattr(target, "logpdf"):
         log_q = _checked_callable(cast(Callable[[Tensor], Tensor], target), prior, seed)
         change = PriorChange(prior, scale, partial(_log_ratio, log_q, prior), None, "callable")
@@ -110,7 +113,9 @@ def _call(target: Callable[[Tensor], Tensor], followed: bool, theta: Tensor) -> 
     return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 
 
-def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool) -> PriorChange:
+def _from_samples(
+    prior: Any, samples: Tensor, scale: Standardizer, seed: int, accept: bool, progress: bool
+) -> PriorChange:
     from reprior.ratio_from_samples import learn_log_ratio
 
     dim = len(scale.shift)
@@ -122,5 +127,7 @@ def _from_samples(prior: Any, samples: Tensor, scale: Standardizer, seed: int, a
         raise InputError(f"at least {FEWEST} samples of the target prior are needed; got {len(samples)}")
     outside = outside_fraction(prior, samples, accept)
     kept = samples[torch.isfinite(priors.log_prob(prior, samples))].float()
-    network = learn_log_ratio(kept, priors.sample(prior, max(len(kept), 20_000), seed + 1), scale, seed)
+    network = learn_log_ratio(
+        kept, priors.sample(prior, max(len(kept), 20_000), seed + 1), scale, seed, progress=progress
+    )
     return PriorChange(prior, scale, network, None, "samples", outside)

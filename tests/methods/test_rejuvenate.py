@@ -311,7 +311,7 @@ def test_bounded_target_needs_one_pool_and_is_uniform_times_the_posterior(monkey
     edges = Normal(0.0, 1.0).cdf((torch.stack([low, high]) - x) / sd)
     for i in range(2):
         u = (Normal(0.0, 1.0).cdf((theta[:, i] - x[i]) / sd) - edges[0, i]) / (edges[1, i] - edges[0, i])
-        # Kolmogorov-Smirnov at 1e-4 is 2.2 / sqrt(n) for independent draws; these rest on 10,000 of ESS/N 0.3.
+        # Kolmogorov-Smirnov at 1e-4 is 2.2 / sqrt(n) for independent draws; these rest on 10,000 of relative ESS 0.3.
         assert float((u.sort().values - (torch.arange(N) + 0.5) / N).abs().max()) < 2.2 / N**0.5 + 0.01
 
 
@@ -342,7 +342,7 @@ def test_the_edge_of_a_positive_target_is_not_emptied(name):
     assert bool((theta > 0).all())
     for i in range(2):
         mean, sd, low = marginal(lambda g: torch.where(g > 0, one.log_prob(g.clamp(min=1e-9)), -torch.inf), float(x[i]))
-        # 10,000 draws of ESS/N 0.06 or more, and copies: at least 500 effective, 4 standard errors.
+        # 10,000 draws of relative ESS 0.06 or more, and copies: at least 500 effective, 4 standard errors.
         assert float(theta[:, i].mean()) == pytest.approx(mean, abs=4 * sd / 500**0.5)
         assert float(theta[:, i].std()) == pytest.approx(sd, rel=4 / 1_000**0.5)
         assert float((theta[:, i] < 0.1).float().mean()) == pytest.approx(low, abs=4 * (low * (1 - low) / 500) ** 0.5)
@@ -362,7 +362,7 @@ def test_a_step_in_the_target_is_kept(factor):
     v = 0.3 / 1.3
     above = 1 - float(Normal(-0.3 / 1.3, v**0.5).cdf(torch.tensor(0.0)))
     share = factor * above / (factor * above + 1 - above)
-    # ESS/N 0.4 of 10,000 draws, or more: 4 standard errors of 2,000.
+    # Relative ESS 0.4 of 10,000 draws, or more: 4 standard errors of 2,000.
     assert float((theta[:, 0] > 0).float().mean()) == pytest.approx(share, abs=4 * (share * (1 - share) / 2_000) ** 0.5)
     assert float(theta[:, 1].mean()) == pytest.approx(0.5 / 1.3, abs=4 * (v / 2_000) ** 0.5)
 
