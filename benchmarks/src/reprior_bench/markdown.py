@@ -189,8 +189,8 @@ def _preset_paper(rows: Rows, paper: dict[Key, PaperValue]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _runs(least: int, most: int) -> str:
-    return f"{most} run{'s' * (most > 1)}" if least == most else f"{least} to {most} runs"
+def _runs(few: int, many: int) -> str:
+    return f"{many} run{'s' * (many > 1)}" if few == many else f"{few} to {many} runs"
 
 
 def _ess(rows: Rows, paper: dict[Key, PaperValue]) -> str:

@@ -64,7 +64,7 @@ def c2st(a: Tensor, b: Tensor, seed: int = 1, folds: int = 5) -> float:
 
     Returns: the accuracy on held-out samples: 1/2 for sets that cannot be told apart, 1 for disjoint ones.
     """
-    a, b = _even(*_pair(a, b, least=folds), seed)
+    a, b = _even(*_pair(a, b, fewest=folds), seed)
     from sklearn.ensemble import RandomForestClassifier
     from sklearn.model_selection import KFold, cross_val_score
 
@@ -84,7 +84,7 @@ def mmd(a: Tensor, b: Tensor, bandwidth: float | str = "median") -> float:
         b: Samples, with shape (m, d).
         bandwidth: Length scale of the kernel, or "median" for `median_bandwidth(a, b)`.
     """
-    a, b = _pair(a, b, least=2)
+    a, b = _pair(a, b, fewest=2)
     if isinstance(bandwidth, str):
         if bandwidth != "median":
             raise InputError(f'bandwidth is {bandwidth!r}: it must be "median" or a positive number.')
@@ -112,7 +112,7 @@ def median_bandwidth(a: Tensor, b: Tensor) -> float:
         a: Samples, with shape (n, d).
         b: Samples, with shape (m, d).
     """
-    a, b = _pair(a, b, least=1)
+    a, b = _pair(a, b, fewest=1)
     pooled = torch.cat([a, b])
     if len(pooled) > _MEDIAN_POINTS:
         generator = torch.Generator().manual_seed(0)
@@ -132,7 +132,7 @@ def sliced_w2(a: Tensor, b: Tensor, projections: int = 200, seed: int = 0) -> fl
         projections: Number of directions, uniform on the unit sphere (for d = 1 there is only one).
         seed: Seed of the directions.
     """
-    a, b = _pair(a, b, least=1)
+    a, b = _pair(a, b, fewest=1)
     if projections < 1:
         raise InputError(f"projections is {projections}: it must be at least 1.")
     import ot
@@ -157,7 +157,7 @@ def w2(a: Tensor, b: Tensor) -> float:
         a: Samples, with shape (n, d).
         b: Samples, with shape (m, d).
     """
-    a, b = _pair(a, b, least=1)
+    a, b = _pair(a, b, fewest=1)
     import ot
 
     if a.shape[1] == 1:
@@ -194,7 +194,7 @@ def rmse(samples: Tensor, theta_star: Tensor) -> float:
         samples: Samples of theta, with shape (n, d).
         theta_star: The true parameters, with shape (d,).
     """
-    samples = _samples(samples, "samples", least=1)
+    samples = _samples(samples, "samples", fewest=1)
     theta_star = torch.as_tensor(theta_star).detach().cpu().double()
     if theta_star.shape != samples.shape[1:]:
         raise InputError(
@@ -279,8 +279,8 @@ def _labelled(a: Tensor, b: Tensor) -> tuple[np.ndarray, np.ndarray]:
     return ((torch.cat([a, b]) - shift) / scale).numpy(), np.repeat([0, 1], [len(a), len(b)])
 
 
-def _pair(a: Tensor, b: Tensor, least: int) -> tuple[Tensor, Tensor]:
-    a, b = _samples(a, "a", least), _samples(b, "b", least)
+def _pair(a: Tensor, b: Tensor, fewest: int) -> tuple[Tensor, Tensor]:
+    a, b = _samples(a, "a", fewest), _samples(b, "b", fewest)
     if a.shape[1] != b.shape[1]:
         raise InputError(
             f"a has shape {tuple(a.shape)} and b has shape {tuple(b.shape)}: they must have the same dimension d."
@@ -288,13 +288,13 @@ def _pair(a: Tensor, b: Tensor, least: int) -> tuple[Tensor, Tensor]:
     return a, b
 
 
-def _samples(value: Tensor, name: str, least: int) -> Tensor:
+def _samples(value: Tensor, name: str, fewest: int) -> Tensor:
     """Checked samples with shape (n, d), on the CPU in float64."""
     tensor = torch.as_tensor(value).detach().cpu().double()
     if tensor.ndim != 2 or tensor.shape[1] == 0:
         raise InputError(f"{name} has shape {tuple(tensor.shape)}: it must be (n, d) with d at least 1.")
-    if len(tensor) < least:
-        raise InputError(f"{name} has {len(tensor)} rows: at least {least} are needed.")
+    if len(tensor) < fewest:
+        raise InputError(f"{name} has {len(tensor)} rows: at least {fewest} are needed.")
     bad = int((~tensor.isfinite()).any(dim=1).sum())
     if bad:
         raise InputError(f"{name} has {bad} rows with NaN or infinity out of {len(tensor)}: all must be finite.")

@@ -70,7 +70,8 @@ def gaussian_mean(prior: Any, data: Tensor, precision: Tensor) -> Tensor:
 
 
 class Analytic(Method):
-    """Exact guidance for x = theta + N(0, variance I): the row "analytic" of the paper that this benchmark reproduces.
+    """Exact guidance for x = theta + N(0, variance I), as in "Guidance for Prior Change via Density Ratio Estimation" (Zang,
+    Liu, Lin).
 
     Arguments:
         problem: the base posterior and the change of prior.

@@ -3,7 +3,8 @@
 The correction u(theta_t, x, t) minimises E[ r(theta_0) || mean + c u - theta_0 ||^2 / c^2 ], with mean the base's denoised
 mean and c = s / sqrt(1 + s^2), the scale of what remains to be learned; at the optimum mean + c u = E_q[theta_0 | z, x].
 In score terms the weight is (sigma_t / alpha_t)^2 up to a factor: the unweighted loss is dominated by the lowest noise.
-The name and the loss are those of the paper that this benchmark reproduces; denoising score matching is Vincent (2011).
+Weighted score matching is a competitor in "Guidance for Prior Change via Density Ratio Estimation" (Zang, Liu, Lin);
+denoising score matching is Vincent (2011).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ __all__ = ["WeightedScoreMatching", "learn_correction"]
 
 
 class WeightedScoreMatching(Method):
-    """Guidance by a learned correction of the denoised mean (weighted score matching).
+    """Guidance by a learned correction of the denoised mean: weighted score matching (Zang, Liu, Lin).
 
     Arguments:
         problem: the base posterior and the change of prior.
