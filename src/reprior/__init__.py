@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from reprior.methods import RatioSettings, RejuvenateSettings, SIRSettings, TransportSettings
     from reprior.networks.embedding import Embedding
     from reprior.networks.fit import FitResult, Training
+    from reprior.networks.masks import MaskMix
     from reprior.networks.mlp import MLPSettings
     from reprior.networks.ratio import RatioNetworkSettings
     from reprior.networks.simformer_settings import SimformerSettings
     from reprior.posterior import Posterior
     from reprior.sequential import AccumulateSettings, Coordinates, RatioUpdateSettings, Update, Updates, update
     from reprior.simulations import Simulations
-    from reprior.simulator import simulate
+    from reprior.simulator import SimulatorError, simulate
     from reprior.trainer import train
 
 # module: the public names that live there
@@ -48,13 +49,14 @@ _HOMES = {
     "methods": ("RatioSettings", "RejuvenateSettings", "SIRSettings", "TransportSettings"),
     "networks.embedding": ("Embedding",),
     "networks.fit": ("FitResult", "Training"),
+    "networks.masks": ("MaskMix",),
     "networks.mlp": ("MLPSettings",),
     "networks.ratio": ("RatioNetworkSettings",),
     "networks.simformer_settings": ("SimformerSettings",),
     "posterior": ("Posterior",),
     "sequential": ("AccumulateSettings", "Coordinates", "RatioUpdateSettings", "Update", "Updates", "update"),
     "simulations": ("Simulations",),
-    "simulator": ("simulate",),
+    "simulator": ("SimulatorError", "simulate"),
     "trainer": ("train",),
 }
 _MODULE_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -71,6 +73,7 @@ __all__ = [
     "Info",
     "InputError",
     "MLPSettings",
+    "MaskMix",
     "Posterior",
     "RatioNetworkSettings",
     "RatioSettings",
@@ -83,6 +86,7 @@ __all__ = [
     "Sampler",
     "SimformerSettings",
     "Simulations",
+    "SimulatorError",
     "SupportError",
     "Training",
     "TransportSettings",

@@ -16,6 +16,7 @@ from torch import nn
 
 from reprior.errors import InputError
 from reprior.integrations.sbi_base import SbiBase
+from reprior.seeds import seeded
 
 __all__ = ["describe", "estimator_of", "rebuild"]
 
@@ -208,7 +209,7 @@ def _same(base: SbiBase, config: dict[str, Any]) -> bool:
     own = base.embedding
     if config["embedding"]["z_score"] is not None:
         own = own[1]  # pyright: ignore
-    with torch.random.fork_rng():
+    with seeded(0):
         again = SbiBase(_build_estimator(config, own), base.unit).to(base.offset.device)
     weights = base.state_dict()
     if {k: v.shape for k, v in again.state_dict().items()} != {k: v.shape for k, v in weights.items()}:
