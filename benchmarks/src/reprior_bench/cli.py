@@ -347,8 +347,8 @@ def _report(errors: dict[str, str]) -> None:
     """Shows the errors of a run, if any, and ends with exit code 1."""
     if not errors:
         return
-    for name, error in errors.items():
-        console.print(f"\n{name}\n{error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    for label, error in errors.items():
+        console.print(f"\n{label}\n{error}", style="red", markup=False, highlight=False, soft_wrap=True)
     console.print(f"{len(errors)} jobs failed; the same command tries them again", style="red")
     raise typer.Exit(1)
 

@@ -34,8 +34,13 @@ class Job(ABC):
 
     @property
     def name(self) -> str:
-        """The key as text."""
+        """The key as text: what tells it from other jobs of its part."""
         return name_of(self.key)
+
+    @property
+    def label(self) -> str:
+        """Its part and its name: what tells it from all other jobs."""
+        return f"{self.part} {self.name}"
 
     @property
     def base(self) -> BaseSpec | None:

@@ -65,7 +65,7 @@ def cluster(address: str) -> Iterator[Executor]:
 def run(
     jobs: Sequence[Job], results: str | Path, bases: str | Path, pool: Pool, tell: Callable[[str], Any] = print
 ) -> dict[str, str]:
-    """Runs the jobs that are not done, keeps a record of each, and returns the errors by the name of the job.
+    """Runs the jobs that are not done, keeps a record of each, and returns the errors by the label of the job.
 
     Arguments:
         jobs: what to measure.
@@ -94,22 +94,25 @@ def run(
             tell(f"base {spec.name}: {'failed' if error else 'ready'}")
             if error:
                 told = "its base was not trained: " + error
-                errors |= {job.name: told for job in todo if job.base == spec}
-        work = {job: partial(execute, job, bases, results / "cache", version) for job in todo if job.name not in errors}
+                errors |= {job.label: told for job in todo if job.base == spec}
+        ready = [job for job in todo if job.label not in errors]
+        work = {job: partial(execute, job, bases, results / "cache", version) for job in ready}
         for job, record, error in _finished(workers, work, "jobs"):
             if error:
-                errors[job.name] = error
-                tell(f"{job.part} {job.name} FAILED: {error.strip().splitlines()[-1]}")
+                errors[job.label] = error
+                tell(f"{job.label} FAILED: {error.strip().splitlines()[-1]}")
             else:
                 tables[job.part].append(record)
-                tell(f"{job.part} {job.name} ({record['seconds']:.0f} s)")
+                tell(f"{job.label} ({record['seconds']:.0f} s)")
     return errors
 
 
 def _finished(pool: Executor, calls: Mapping[Any, Callable[[], Any]], label: str) -> Iterator[tuple[Any, Any, str]]:
     """Each call as it ends: its key, its result, and its error as text (empty if there is none)."""
+    if not calls:
+        return
     futures = {pool.submit(call): key for key, call in calls.items()}
-    for future in tqdm(as_completed(futures), label, total=len(futures), disable=None if futures else True):
+    for future in tqdm(as_completed(futures), label, total=len(futures), disable=None):  # no bar outside a terminal
         error = future.exception()
         told = "" if error is None else "".join(traceback.format_exception(error))
         yield futures[future], None if error else future.result(), told
