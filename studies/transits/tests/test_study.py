@@ -69,6 +69,7 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("study")
 
 
+@pytest.mark.slow
 def test_a_study_goes_on_after_it_was_stopped_and_writes_everything(folder, monkeypatch):
     target, photometry = system()
     real, calls = module.update, []

@@ -33,6 +33,7 @@ from torch import Tensor
 from reprior import Posterior, Updates, adapt, update
 from reprior.adapted import AdaptedPosterior
 from reprior.diagnostics import DiagnoseSettings, c2st, diagnose
+from reprior.diffusion.sampler import PAPER_SAMPLER
 from reprior.errors import InputError
 from reprior.io import write_rows
 from reprior.methods import find
@@ -57,7 +58,7 @@ COLUMNS = [PARAMETERS.index(name) for name in INTEREST]
 def competitor_settings(names: Iterable[str]) -> dict[str, RatioUpdateSettings]:
     """Settings of the competitors: "ratio", the paper's own update, or "priorguide_mc" in its place.
 
-    PriorGuide Monte Carlo is a method of the benchmark package. It runs with 2 Langevin corrections a step instead of 8: with 8,
+    PriorGuide Monte Carlo is a method of the benchmark package. It runs with its paper's sampler and 2 Langevin corrections a step instead of 8: with 8,
     and 2,000 samples, it takes six minutes a window on one core.
     """
     made = {}
@@ -73,7 +74,8 @@ def competitor_settings(names: Iterable[str]) -> dict[str, RatioUpdateSettings]:
                 ) from error
             settings = find(name).Settings
             assert settings is not None
-            made[name] = RatioUpdateSettings(method=name, settings=settings(draws=100, corrections=2))
+            few = settings(draws=100, corrections=2)
+            made[name] = RatioUpdateSettings(method=name, settings=few, sampler=PAPER_SAMPLER)
         else:
             raise InputError(f"competitor {name!r} is unknown; allowed: ratio, priorguide_mc")
     return made
