@@ -1,8 +1,4 @@
-"""Coordinates that a caller gives: fits in them, updates, and files.
-
-theta = (u, v) with a prior N(0, I); an observation sees u alone, and u = r cos(angle) is a coordinate that is bent in theta'
-= (r, angle), where the update takes place. Mirror images (angle and -angle) have the same u.
-"""
+"""Coordinates that a caller gives: fits in them, updates, and files."""
 
 from __future__ import annotations
 
@@ -12,6 +8,7 @@ from exact import gaussian_posterior
 
 import reprior
 from reprior.errors import InputError
+from reprior.loading import adapted_parts, rebuild_adapted
 from reprior.methods import RejuvenateSettings
 from reprior.sequential import AccumulateSettings, Coordinates
 from reprior.sequential.coordinates import Space, coordinates_of, named
@@ -73,6 +70,10 @@ def test_an_update_in_coordinates_is_the_closed_form_and_is_saved_with_their_nam
     assert torch.equal(again[-1].samples, samples)
     log_r = updates[-1].adapted.log_r(X)  # pyright: ignore
     assert torch.equal(again[-1].adapted.log_r(X), log_r)  # pyright: ignore
+    parts = adapted_parts(updates[-1].adapted)  # pyright: ignore
+    assert torch.equal(rebuild_adapted(POSTERIOR, *parts, coordinates=TURNED).log_r(X), log_r)
+    with pytest.raises(InputError, match="coordinates 'turned'"):
+        rebuild_adapted(POSTERIOR, *parts)
 
 
 def test_a_file_that_names_coordinates_needs_them():

@@ -4,8 +4,8 @@ For each observation n:
 
 1. the posterior is drawn under log r_{n-1}, the fitted sum of the terms before (`reprior.sequential.terms`), by rejuvenation;
 2. the base's log-density at x_n is computed at points near these draws and its own: the new term;
-3. the draws make some Metropolis moves under log p(theta | x_n) + log r_{n-1}, both as fits, which removes what error
-   the drawing left;
+3. the draws make some Metropolis moves under log p(theta | x_n) + log r_{n-1}, both as fits, which removes the error
+   of the drawing;
 4. every term is computed again at some of the draws. That measures the fit, and the next fit includes these points; with
    more than one round (`AccumulateSettings.rounds`) a fit that is not good enough is made anew at once, and the draws move
    again.

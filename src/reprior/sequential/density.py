@@ -2,8 +2,8 @@
 
 The probability-flow ODE changes little below the posterior's narrowest width and is Gaussian far above its widest one.
 With C the covariance of base draws, the integral therefore runs only from s_low = sqrt(smallest eigenvalue of C) / 5,
-to s_high = 4 sqrt(largest), where it ends in N(m, C + s_high^2 I). What the noise s_low blurs is undone to first order
-(the heat equation), with what the first step of the flow v = z - D = -s^2 score knows:
+to s_high = 4 sqrt(largest), where it ends in N(m, C + s_high^2 I). The blur by the noise s_low is undone to first order
+(the heat equation), with the velocity of the flow there, v = z - D = -s^2 score:
 
     log p_0 = log p_s - s^2/2 (div score + |score|^2) = log p_s + div v / 2 - |v|^2 / (2 s^2)
 
@@ -23,9 +23,12 @@ from reprior.diffusion.density import flow
 
 __all__ = ["RelativeDensity"]
 
-BELOW, ABOVE = 0.2, 4.0  # of the narrowest and the widest standard deviation
-STEP = 0.9  # the largest step in log s
-ROWS = 2_000  # rows at once
+BELOW = (
+    0.2  # s_low, in units of the narrowest standard deviation: what it blurs is of second order, and undone to first
+)
+ABOVE = 4.0  # s_high, in units of the widest one: the noise hides all but mean and covariance
+STEP = 0.9  # the largest Runge-Kutta step in log s; its error is below that of the two ends
+ROWS = 2_000  # points at once, which bounds the memory
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Generator, Tensor
 
 __all__ = ["difference_moves"]
 
-JUMPS = 0.1
+JUMPS = 0.1  # the fraction of moves that may jump between modes, as ter Braak (2006) has it
 
 
 def difference_moves(

@@ -4,7 +4,7 @@ For observations that are independent given theta,
 
     p(theta | x_1..n+1) ~ p(x_{n+1} | theta) p(theta | x_1..n) ~ p(theta | x_{n+1}) r_n(theta),    r_n = p(theta | x_1..n) / p(theta)
 
-so each step is a change of prior of the same base. Nuisance parameters have a new value in each observation: they are left out of
+so each step is a change of prior of the same base. Nuisance parameters have a new value in each observation: they do not enter
 r_n, which is then the ratio of the carried parameters alone.
 """
 

@@ -8,7 +8,7 @@ coordinates u that are white over a region of theta, the values of one observati
 the quadratic by least squares, with L not negative, then the bumps (the sum over j) by ridge regression on its residual.
 The coefficients (c, h, L, w) of several observations in one frame add up to one function of the same cost, however many
 there are. Away from the region the bumps vanish and the quadratic stays, which cannot grow. The width l and the ridge are
-those with the least error on held-out values; no bumps at all is among the choices.
+those with the smallest error on held-out values; no bumps at all is among the choices.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _ridge(a: Tensor, residual: Tensor, ridges: Sequence[float]) -> list[Tensor]
 def choose(
     frame: Frame, theta: Tensor, values: Tensor, lowest: float, generator: torch.Generator
 ) -> tuple[float, float]:
-    """The width and the ridge with the least held-out error; arguments as in `fit`."""
+    """The width and the ridge with the smallest held-out error; arguments as in `fit`."""
     order = torch.randperm(len(theta), generator=generator)
     cut = int(HELD_OUT * len(theta))
     held, kept = order[:cut], order[cut:]

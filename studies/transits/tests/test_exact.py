@@ -24,8 +24,8 @@ def direct(theta, x):
     many = theta.repeat(len(t0), 1)
     many[:, 4] = t0
     here = ~torch.isnan(x)
-    left = (x[here].double() - TransitSimulator().flux(many)[:, here]).square().sum(1, keepdim=True)
-    log_f = -left / (2 * sigma**2) - here.sum() * sigma.log() - ((sigma - MEAN[7]) / STD[7]) ** 2 / 2
+    squares = (x[here].double() - TransitSimulator().flux(many)[:, here]).square().sum(1, keepdim=True)
+    log_f = -squares / (2 * sigma**2) - here.sum() * sigma.log() - ((sigma - MEAN[7]) / STD[7]) ** 2 / 2
     return float(torch.logsumexp((log_f - (t0.unsqueeze(1) / STD[4]) ** 2 / 2).flatten(), 0))
 
 

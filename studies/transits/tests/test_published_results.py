@@ -1,13 +1,17 @@
-"""The tables of the guide are those of the results beside the code."""
+"""What the repository keeps: the tables of the guide are those of the results, and the trained bases load."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from reprior.io import read_rows
+from reprior_transits.base import BaseSettings, get_base
+from reprior_transits.targets import TARGETS
+from reprior_transits.transit_prior import PARAMETERS
 
 HOME = Path(__file__).resolve().parents[1]
 GUIDE = HOME.parents[1] / "docs" / "guides" / "lightcurves.md"
@@ -57,3 +61,14 @@ def test_figures_that_the_guide_shows_exist():
     assert len(shown) == 3
     for link in shown:
         assert (GUIDE.parent / link).exists(), link
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_base_of_each_target_is_there_and_of_its_settings(name):
+    target = TARGETS[name]
+    settings = BaseSettings(target.windows.half_width, look=target.look)
+    folder = HOME / "results" / "bases"
+    assert (folder / f"{settings.name}.safetensors").exists()  # else it would be trained
+    base = get_base(settings, folder)
+    assert base.base.config()["settings"] == asdict(settings.network)
+    assert base.parameters == PARAMETERS

@@ -64,7 +64,7 @@ def test_every_prior_draw_has_a_light_curve_flat_where_nothing_transits():
     assert flux.min() > 0.85  # the deepest possible: k^2 / (1 - u1/3 - u2/6) with k = 0.1 + 4 x 0.04
     none = impact_parameter(theta) > 1 + theta[:, 0] + 1e-5
     assert (flux[none] == 1).all()
-    # A binomial share: 6 % +- 0.17 % each; the docs say 6 % and 6 %.
+    # A binomial fraction: 6 % +- 0.17 % each; the docs say 6 % and 6 %.
     assert none.double().mean() == pytest.approx(0.06, abs=0.01)
     grazing = (impact_parameter(theta) > 1 - theta[:, 0]) & ~none
     assert grazing.double().mean() == pytest.approx(0.06, abs=0.01)

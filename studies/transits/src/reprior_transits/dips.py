@@ -30,8 +30,8 @@ from reprior_transits.photometry import Array, LightCurve, running_median, scatt
 __all__ = ["find_dip", "find_dips", "observed_cycles", "refine", "rough_flatten"]
 
 BRIDGE = 3  # cadences in a row that may be missing
-LENGTH = 1.5  # of the filter, in durations: the least error of the mid-time, see above
-DEEP = 4.0  # sigma of the smoothed flux: the least depth of a dip
+LENGTH = 1.5  # of the filter, in durations: it gives the smallest error of the mid-time, see above
+DEEP = 4.0  # sigma of the smoothed flux: the smallest depth of a dip
 
 
 def rough_flatten(curve: LightCurve, window: float = 1.0) -> LightCurve:

@@ -138,7 +138,7 @@ def windows_figure(
         simulator: of such windows.
         path: the PNG file.
         title: above the figure.
-        draws: posterior samples behind a band.
+        draws: posterior samples that a band is made of.
     """
     shown = _chosen(len(windows))
     columns = min(len(shown), 5 if len(shown) <= 5 else 4)

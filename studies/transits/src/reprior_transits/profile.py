@@ -10,9 +10,9 @@ and T' half of the duration,
 with K a Gaussian as wide as 0.6 steps of u, or half a bin where that is more. T' is half of the points deeper than half of the
 depth. t' starts at the centroid of the dip; two Gauss-Newton steps then fit p itself, as a function of t - t', to the points.
 
-The entries are p(u_j) / D (28), arsinh(D / 0.001), t', log T', and how many points stand behind every fourth p (7, at most
+The entries are p(u_j) / D (28), arsinh(D / 0.001), t', log T', and how many points there are in every fourth p (7, at most
 3: gaps), with D the mean of d within T' / 2. Windows without a dip give noise; like the summaries, these numbers help the
-network, and nothing is taken from them as it is.
+network, which still sees the whole series.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _place(d: Tensor, here: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _folded(d: Tensor, here: Tensor, t: Tensor, middle: Tensor, half: Tensor) -> tuple[Tensor, Tensor]:
-    """p(u_j), and the sum of K behind it, each with shape (n, OFFSETS)."""
+    """p(u_j), and the sum of K that it is divided by, each with shape (n, OFFSETS)."""
     u = ((t - middle).abs() / half).unsqueeze(-1)
     bin_width = 2 / d.shape[-1] / half
     width = (bin_width / 2).clamp(min=0.6 * STEP).unsqueeze(-1)

@@ -32,7 +32,7 @@ from torch import Tensor
 
 from reprior import Posterior, Updates, adapt, update
 from reprior.adapted import AdaptedPosterior
-from reprior.diagnostics import DiagnoseSettings, c2st, diagnose
+from reprior.diagnostics import DiagnoseSettings, diagnose
 from reprior.diffusion.sampler import PAPER_SAMPLER
 from reprior.errors import InputError
 from reprior.io import write_rows
@@ -44,15 +44,13 @@ from reprior_transits.coordinates import TRANSIT
 from reprior_transits.exact_run import stored_exact
 from reprior_transits.figures import errors_figure, steps_figure, windows_figure
 from reprior_transits.known_period import redraw_period, with_period
-from reprior_transits.tables import INTEREST, error_rows, final_rows, step_rows, summary
+from reprior_transits.tables import agreements, error_rows, final_rows, step_rows
 from reprior_transits.targets import Target
-from reprior_transits.transit_prior import PARAMETERS, fold_inclination
 from reprior_transits.windows import Photometry
 
 __all__ = ["NUISANCE", "Study", "StudySettings", "competitor_settings", "run_study"]
 
 NUISANCE = ("t0", "sigma")
-COLUMNS = [PARAMETERS.index(name) for name in INTEREST]
 
 
 def competitor_settings(names: Iterable[str]) -> dict[str, RatioUpdateSettings]:
@@ -120,7 +118,7 @@ class Study:
         runs: for each run, the samples after each window, each with shape (n, 8).
         updates: of the run accumulate.
         order: the shuffled order of the windows, with shape (N,).
-        checks: figures of the run: agreement of the two orders and with the exact posterior (`agreement`), relative ESS of
+        checks: figures of the run: agreement of the two orders and with the exact posterior (`tables.agreement`), relative ESS of
             the known period, seconds of each part.
         files: what was written, by name.
     """
@@ -170,7 +168,7 @@ def run_study(
         "rejected": len(windows.rejected),
         "period": photometry.ephemeris.period,
         "known_period_ess": known[-1][1],
-        **_agreements(runs),
+        **agreements(runs),
         "verdict": f"{updates[-1].verdict}: {' '.join(updates[-1].reasons)}",
     }
     written = _write(target, photometry, settings, runs, folder)
@@ -196,27 +194,6 @@ def _fitting(target: Target, photometry: Photometry, base: BaseSettings) -> Phot
         return photometry
     seen = base.look.seen(windows.x, base.half_width).numpy()
     return replace(photometry, windows=windows.keep(seen, f"does not look like the windows of the base, {base.look}"))
-
-
-def agreement(one: Tensor, other: Tensor) -> dict[str, float]:
-    """How well two sets of samples, with shape (n, 8), agree in the parameters of interest.
-
-    Returns: for each, the difference of the medians in standard deviations of the first, and the C2ST of all four (boosted
-    trees), on as many samples of one as of the other.
-    """
-    first, second = summary(one), summary(other)
-    shifts = {f"shift_{name}": (second[name][0] - first[name][0]) / first[name][1] for name in INTEREST}
-    a, b = (fold_inclination(theta)[:, COLUMNS] for theta in (one, other))
-    return {**shifts, "c2st": c2st(a, b)}
-
-
-def _agreements(runs: Mapping[str, list[Tensor]]) -> dict[str, float]:
-    """`agreement` of the last posterior with that of the shuffled windows, and of the exact one with it."""
-    last = runs["accumulate"][-1]
-    pairs = {"shuffled": (last, runs["shuffled"][-1])}
-    if "exact" in runs:
-        pairs["exact"] = (runs["exact"][-1], last)
-    return {f"{run}_{name}": v for run, pair in pairs.items() for name, v in agreement(*pair).items()}
 
 
 def _runs(

@@ -17,7 +17,7 @@ m_q = (points with d' > q D),
 | spread | the standard deviation of the times in m_0.5, in half-widths |
 | noise | log of the median size of differences of neighbours, over 0.6745 sqrt(2) 0.001: of a Gaussian, log(sigma / 0.001) |
 
-Each uses the points that are present alone. They help the network; nothing is taken from them as it is.
+Each uses the points that are present alone. They help the network, which still sees the whole series.
 """
 
 from __future__ import annotations

@@ -10,6 +10,8 @@
 
       z = (median - fitted value) / sqrt(sd^2 + fit error^2).
 
+- agreement: how far two posteriors are apart, in the parameters of interest.
+
 Inclinations are folded to at most 90 degrees throughout.
 """
 
@@ -23,10 +25,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from reprior.diagnostics import c2st
 from reprior_transits.targets import Reference
 from reprior_transits.transit_prior import PARAMETERS, STD, fold_inclination
 
-__all__ = ["INTEREST", "error_rows", "final_rows", "normalised_rmse", "step_rows", "summary"]
+__all__ = ["INTEREST", "agreement", "agreements", "error_rows", "final_rows", "normalised_rmse", "step_rows", "summary"]
 
 INTEREST = ("k", "a", "inc", "P")
 COLUMNS = [PARAMETERS.index(name) for name in INTEREST]
@@ -113,6 +116,27 @@ def final_rows(posteriors: Mapping[str, Tensor], published: Reference, fit: Refe
                 }
             )
     return rows
+
+
+def agreement(one: Tensor, other: Tensor) -> dict[str, float]:
+    """How well two sets of samples, with shape (n, 8), agree in the parameters of interest.
+
+    Returns: for each, the difference of the medians in standard deviations of the first, and the C2ST of all four (boosted
+    trees), on as many samples of one as of the other.
+    """
+    first, second = summary(one), summary(other)
+    shifts = {f"shift_{name}": (second[name][0] - first[name][0]) / first[name][1] for name in INTEREST}
+    a, b = (fold_inclination(theta)[:, COLUMNS] for theta in (one, other))
+    return {**shifts, "c2st": c2st(a, b)}
+
+
+def agreements(runs: Mapping[str, list[Tensor]]) -> dict[str, float]:
+    """`agreement` of the last posterior with that of the shuffled windows, and of the exact one with it."""
+    last = runs["accumulate"][-1]
+    pairs = {"shuffled": (last, runs["shuffled"][-1])}
+    if "exact" in runs:
+        pairs["exact"] = (runs["exact"][-1], last)
+    return {f"{run}_{name}": v for run, pair in pairs.items() for name, v in agreement(*pair).items()}
 
 
 def _numbers(values: tuple[float, float, float, float]) -> Row:
