@@ -23,6 +23,7 @@ from reprior.errors import InputError
 __all__ = ["Standardizer"]
 
 _THRESHOLD = 5.0  # c, in units of the scale: a Gaussian value lies beyond it once in two million
+_CELLS = 4_000_000  # values that are sorted together, which bounds the memory
 _QUANTILES = (0.158655, 0.841345)  # -1 and +1 standard deviations of a Gaussian
 
 
@@ -64,17 +65,12 @@ class Standardizer:
             raise InputError(f"values has shape {tuple(values.shape)}: it must be (n, k), neither 0.")
         if bool(values.isinf().any()):
             raise InputError("values hold infinity: drop those rows first.")
-        wide = values.detach().cpu().double()
+        wide = values.detach().cpu()
         if pooled:
             wide = wide.reshape(-1, 1)
-        shift = wide.nanmean(dim=0).nan_to_num()  # 0 for a column of NaN only
-        scale = (wide - shift).square().nanmean(dim=0).sqrt().nan_to_num()
-        if robust:
-            low, middle, high = _quantiles(wide, (_QUANTILES[0], 0.5, _QUANTILES[1]))
-            spread = (high - low) / 2
-            # A column that is mostly one value has no central range: keep its standard deviation.
-            scale = torch.where(spread > 0, spread, scale)
-            shift = middle
+        at_once = max(1, _CELLS // len(wide))  # columns: sorting takes several times their memory
+        parts = [_column_scales(part.double(), robust) for part in wide.split(at_once, dim=1)]
+        shift, scale = (torch.cat(part) for part in zip(*parts, strict=True))
         # Below the resolution of float32 at this magnitude there is no variation, only rounding.
         resolution = torch.finfo(torch.float32).eps * shift.abs()
         scale = torch.where(scale > resolution, scale, torch.ones_like(scale))
@@ -112,6 +108,19 @@ class Standardizer:
             device: Where its tensors go.
         """
         return replace(self, shift=self.shift.to(device), scale=self.scale.to(device))
+
+
+def _column_scales(wide: Tensor, robust: bool) -> tuple[Tensor, Tensor]:
+    """Shift and scale of each column; NaN is left out."""
+    shift = wide.nanmean(dim=0).nan_to_num()  # 0 for a column of NaN only
+    scale = (wide - shift).square().nanmean(dim=0).sqrt().nan_to_num()
+    if robust:
+        low, middle, high = _quantiles(wide, (_QUANTILES[0], 0.5, _QUANTILES[1]))
+        spread = (high - low) / 2
+        # A column that is mostly one value has no central range: keep its standard deviation.
+        scale = torch.where(spread > 0, spread, scale)
+        shift = middle
+    return shift, scale
 
 
 def _quantiles(values: Tensor, levels: Sequence[float]) -> list[Tensor]:

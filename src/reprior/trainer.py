@@ -1,10 +1,15 @@
-"""Training a base posterior from simulations."""
+"""Training a base posterior from simulations.
+
+Few simulations, or x with many entries, must not give a posterior that is too narrow. One principle sees to it: whatever is
+fitted is judged by simulations that it has not seen. The guess is a cross-validated regression, as wide as left-out rows lie
+about it (`reprior.networks.ridge`); the network's output about it counts as far as held-out rows say that it helps.
+"""
 
 from __future__ import annotations
 
-import warnings
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -12,22 +17,60 @@ from torch import Tensor, nn
 from reprior import priors
 from reprior.errors import InputError
 from reprior.networks.build import build, default_settings
+from reprior.networks.ensemble import MLPEnsemble
 from reprior.networks.fit import FitResult, Training, fit
-from reprior.networks.mlp import MLPSettings
+from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.networks.simformer import SimformerSettings
+from reprior.networks.sizing import sized_mlp, sized_training
 from reprior.posterior import Posterior, Scales
 from reprior.seeds import check_seed, seeded
 from reprior.simulations import Simulations
 from reprior.standardizer import Standardizer
+from reprior.training_checks import warn_of_columns, warn_of_fit, warn_of_tails
 
 __all__ = ["train"]
 
-VALIDATION_REPEATS = 4  # noise draws per held-out row
-HEAVY = 5.0  # standard deviations, in halves of the central two thirds, that only heavy tails have
-RESOLVED = 0.01  # standard deviations below which a posterior is near the lowest noise
+VALIDATION_REPEATS = 4  # noise draws per held-out row, at least
+AT_ONCE = 2_500  # held-out rows, at least: fewer are repeated, with other noise
+MOST_HELD_OUT = 10_000  # rows: more would cost time and tell no more
 GUESS_SHARE = 4  # the guess gets at most one step in so many of the training
 
 
+@overload
+def train(
+    theta: Tensor,
+    x: Tensor,
+    prior: Any,
+    network: str = ...,
+    settings: MLPSettings | SimformerSettings | None = ...,
+    training: Training | None = ...,
+    seed: int = ...,
+    parameters: tuple[str, ...] | None = ...,
+    embedding: nn.Module | None = ...,
+    max_bad_fraction: float = ...,
+    device: str = ...,
+    folder: str | Path | None = ...,
+    progress: bool = ...,
+    return_fit: Literal[False] = ...,
+) -> Posterior: ...
+@overload
+def train(
+    theta: Tensor,
+    x: Tensor,
+    prior: Any,
+    network: str = ...,
+    settings: MLPSettings | SimformerSettings | None = ...,
+    training: Training | None = ...,
+    seed: int = ...,
+    parameters: tuple[str, ...] | None = ...,
+    embedding: nn.Module | None = ...,
+    max_bad_fraction: float = ...,
+    device: str = ...,
+    folder: str | Path | None = ...,
+    progress: bool = ...,
+    *,
+    return_fit: Literal[True],
+) -> tuple[Posterior, FitResult]: ...
 def train(
     theta: Tensor,
     x: Tensor,
@@ -43,7 +86,7 @@ def train(
     folder: str | Path | None = None,
     progress: bool = True,
     return_fit: bool = False,
-) -> Any:
+) -> Posterior | tuple[Posterior, FitResult]:
     """Trains an amortized posterior p(theta | x).
 
     Arguments:
@@ -52,8 +95,8 @@ def train(
             means missing and is kept).
         prior: the prior p that theta was drawn from.
         network: "mlp" or "simformer".
-        settings: the network's settings; its defaults if not given.
-        training: the training settings; the network's defaults if not given.
+        settings: the network's settings; if not given, what these simulations can carry (`reprior.networks.sizing`).
+        training: the training settings; likewise.
         seed: the same seed gives the same posterior on the same machine.
         parameters: the names of the parameters.
         embedding: your own embedding module for x, (n, m) -> (n, e), with the MLP.
@@ -65,85 +108,127 @@ def train(
 
     Returns: the posterior, or (posterior, fit result).
     """
-    seed = check_seed(seed)
-    prior = priors.on_cpu(priors.as_prior(prior))
-    chosen = default_settings(network) if settings is None else settings
-    if not isinstance(chosen, type(default_settings(network))):
-        raise InputError(
-            f"network {network!r} takes {type(default_settings(network)).__name__}; settings is {type(chosen).__name__}"
+    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
+        seed = check_seed(seed)
+        prior = priors.on_cpu(priors.as_prior(prior))
+        chosen = default_settings(network) if settings is None else settings
+        if not isinstance(chosen, type(default_settings(network))):
+            raise InputError(
+                f"network {network!r} takes {type(default_settings(network)).__name__}; settings is {type(chosen).__name__}"
+            )
+        missing = "keep" if isinstance(chosen, SimformerSettings) else "drop"
+        simulations = Simulations.create(theta, x, prior, parameters, max_bad_fraction, missing)
+        simulations.warn_if_not_drawn(
+            "Pass the prior that theta was drawn from: a wrong one makes every change of prior wrong (simulations that were "
+            "picked by their x are fine)"
         )
-    missing = "keep" if isinstance(chosen, SimformerSettings) else "drop"
-    simulations = Simulations.create(theta, x, prior, parameters, max_bad_fraction, missing)
-    simulations.warn_if_not_drawn(
-        "Pass the prior that theta was drawn from: a wrong one makes every change of prior wrong (simulations that were "
-        "picked by their x are fine)"
-    )
-    _warn_of_tails(simulations)
-    dim = simulations.theta.shape[1]
-    if priors.dim_of(prior) != dim:
-        raise InputError(f"the prior has {priors.dim_of(prior)} parameters but theta has {dim}")
-    alike = isinstance(chosen, MLPSettings) and embedding is None and chosen.embedding.compares
-    scales = Scales(
-        Standardizer.fit(simulations.theta, robust=False),
-        Standardizer.fit(simulations.x, robust=True, compress=True, pooled=alike),
-    )
-    run = training or Training()
-    with seeded(seed):
-        base = build(dim, simulations.x.shape[1], chosen, embedding).to(device, torch.float32)
-    held_out, kept = split_rows(len(simulations), run.validation, seed)
-    theta_s, x_s = (
-        scales.theta.forward(simulations.theta).to(device),
-        scales.x.forward(simulations.x).to(device),
-    )
-    with seeded(seed):
-        base.prepare(theta_s[kept], x_s[kept], max(1, run.steps // GUESS_SHARE))
-    theta_v, x_v = theta_s[held_out], x_s[held_out]
-    theta_t, x_t = theta_s[kept], x_s[kept]
+        warn_of_tails(simulations)
+        warn_of_columns(simulations.x)
+        dim = simulations.theta.shape[1]
+        if priors.dim_of(prior) != dim:
+            raise InputError(f"the prior has {priors.dim_of(prior)} parameters but theta has {dim}")
+        alike = isinstance(chosen, MLPSettings) and embedding is None and chosen.embedding.compares
+        scales = Scales(
+            Standardizer.fit(simulations.theta, robust=False),
+            Standardizer.fit(simulations.x, robust=True, compress=True, pooled=alike),
+        )
+        n = len(simulations)
+        if settings is None and isinstance(chosen, MLPSettings) and embedding is None:
+            chosen = sized_mlp(n, simulations.x.shape[1])
+        run = training or (sized_training(n) if isinstance(chosen, MLPSettings) else Training())
+        with seeded(seed):
+            base = build(dim, simulations.x.shape[1], chosen, embedding).to(device, torch.float32)
+        folds = isinstance(base, MLPEnsemble)  # each member has held-out rows of its own
+        held_out, kept = split_rows(n, run.validation, seed)
+        if folds:
+            held_out = kept = torch.arange(n)
+        theta_s, x_s = (
+            scales.theta.forward(simulations.theta).to(device),
+            scales.x.forward(simulations.x).to(device),
+        )
+        with seeded(seed):
+            told = base.prepare(theta_s, x_s, max(1, run.steps // GUESS_SHARE), kept)
+        del theta_s, x_s
+        judging = held_out.repeat(-(-AT_ONCE // len(held_out)))
+        judges = tuple(t[judging] for t in told)
 
-    def loss(module: nn.Module, rows: Tensor, generator: torch.Generator) -> Tensor:
-        rows = rows.to(theta_t.device)
-        return module.loss(theta_t[rows], x_t[rows], generator).mean()  # pyright: ignore[reportCallIssue]
+        def loss(module: nn.Module, rows: Tensor, generator: torch.Generator) -> Tensor:
+            rows = kept[rows].to(told[0].device)
+            return module.loss_of(tuple(t[rows] for t in told), generator).mean()  # pyright: ignore[reportCallIssue]
 
-    def validate(module: nn.Module) -> float:
-        generator = torch.Generator().manual_seed(seed + 1)
-        draws = [module.loss(theta_v, x_v, generator).mean() for _ in range(VALIDATION_REPEATS)]  # pyright: ignore[reportCallIssue]
-        return float(torch.stack(draws).mean())
+        def validate(module: nn.Module) -> float:
+            generator = torch.Generator().manual_seed(seed + 1)
+            draws = [module.loss_of(judges, generator).mean() for _ in range(VALIDATION_REPEATS)]  # pyright: ignore[reportCallIssue]
+            return float(torch.stack(draws).mean())
 
-    result: FitResult = fit(
-        base,
-        loss,
-        validate,
-        len(theta_t),
-        run,
-        seed,
-        label=f"train {base.config()['network']}",
-        progress=progress,
-        folder=folder,
-        key={"base": base.config(), "theta": simulations.theta, "x": simulations.x},
-    )
-    names = parameters or simulations.parameters
-    posterior = Posterior(base.requires_grad_(False).eval(), scales, prior, simulations, tuple(names))
-    return (posterior, result) if return_fit else posterior
+        with torch.no_grad():
+            untrained, alone = {k: v.clone() for k, v in base.state_dict().items()}, validate(base.eval())
+        result: FitResult = fit(
+            base,
+            loss,
+            validate,
+            len(kept),
+            run,
+            seed,
+            label=f"train {base.config()['network']}",
+            progress=progress,
+            folder=folder,
+            key={"base": base.config(), "theta": simulations.theta, "x": simulations.x},
+        )
+        if not result.best_loss < alone:
+            base.load_state_dict(untrained)
+        if isinstance(base, (MLPBase, MLPEnsemble)):
+            share, now = _trust(base, judges, len(held_out), seed + 1)
+            result = replace(result, best_loss=now, alone=alone, share=share)
+        else:
+            result = replace(
+                result, best_loss=min(result.best_loss, alone), alone=alone, share=float(result.best_loss < alone)
+            )
+        warn_of_fit(result, base, n, simulations.x.shape[1])
+        names = parameters or simulations.parameters
+        posterior = Posterior(base.requires_grad_(False).eval(), scales, prior, simulations, tuple(names))
+        return (posterior, result) if return_fit else posterior
 
 
 def split_rows(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
     """Held-out and kept row indices."""
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    cut = max(1, round(fraction * n))
+    cut = min(max(1, round(fraction * n)), MOST_HELD_OUT)
     if n - cut < 1:
         raise InputError(f"{n} simulations are too few to hold out {fraction:.0%} for validation")
     return order[:cut], order[cut:]
 
 
-def _warn_of_tails(simulations: Simulations) -> None:
-    """Warns of a parameter whose spread a few far draws make: the noise that a base learns goes with that spread."""
-    spread, most = Standardizer.fit(simulations.theta).scale, Standardizer.fit(simulations.theta, robust=True).scale
-    for name, wide, narrow in zip(simulations.parameters, spread.tolist(), most.tolist(), strict=True):
-        if wide > HEAVY * narrow:
-            warnings.warn(
-                f"{name} has heavy tails: its standard deviation is {wide:.3g}, but two thirds of the simulations lie within "
-                f"{narrow:.3g} of the middle, and posteriors narrower than {RESOLVED * wide:.2g} will come out too wide. Train on "
-                "its logarithm, or another transform of it (with the prior of that)",
-                stacklevel=3,
-            )
-            return
+@torch.no_grad()
+def _trust(base: MLPBase | MLPEnsemble, judges: tuple[Tensor, ...], rows: int, seed: int) -> tuple[float, float]:
+    """Takes as much of the network's output as the held-out rows say; none if they do not say clearly that it helps.
+
+    With F the output and T its target, the loss |share F - T|^2 is smallest at share = F.T / F.F, and at 0 it is that of
+    the guess alone.
+
+    Arguments:
+        base: the network.
+        judges: held-out rows, all of them several times where they are few.
+        rows: their number.
+        seed: seeds the noise.
+
+    Returns: the share, from 0 to 1, and the loss with it.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    both = square = total = torch.zeros((), dtype=torch.float64)
+    for _ in range(VALIDATION_REPEATS):
+        f, target = (v.double() for v in base.answers(judges, generator))
+        both = both + _of_rows(f * target, rows)
+        square = square + _of_rows(f.square(), rows)
+        total = total + _of_rows(target.square(), rows)
+    share = float((both.mean() / square.mean().clamp(min=1e-12)).clamp(0, 1))
+    gain = 2 * share * both - share**2 * square  # of each row
+    clear = len(gain) == 1 or float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
+    share = share if clear and float(gain.mean()) > 0 else 0.0
+    base.trust(share)
+    return share, float((total - (gain if share else 0.0)).mean())
+
+
+def _of_rows(values: Tensor, rows: int) -> Tensor:
+    """The mean over noise and parameters, for each row, of values of rows that stand there several times."""
+    return values.mean(-1).reshape(-1, rows).mean(0) / VALIDATION_REPEATS

@@ -106,14 +106,22 @@ class Base(torch.nn.Module, ABC):
             predict: also diffuse the missing entries of x, behind the parameters (the same entries in every row).
         """
 
-    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
-        """What a base takes from the standardised simulations, with shapes (n, d) and (n, m), before training.
+    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000, kept: Tensor | None = None) -> tuple[Tensor, ...]:
+        """What a base takes from the standardised simulations before training, and the rows that it trains on.
 
         Arguments:
-            theta: standardised parameters.
-            x: standardised observations.
+            theta: standardised parameters, with shape (n, d).
+            x: standardised observations, with shape (n, m).
             steps: how much work it may be, in steps of a small network.
+            kept: the rows that are not held out; all by default. What is fitted to others must leave each of them out.
+
+        Returns: tensors of n rows, which `loss_of` takes.
         """
+        return theta, x
+
+    def loss_of(self, rows: tuple[Tensor, ...], generator: torch.Generator) -> Tensor:
+        """The loss of each row of what `prepare` returned, with shape (n,)."""
+        raise NotImplementedError
 
     def features(self, x: Tensor) -> Tensor:
         """A fixed summary of standardised x, (K, m) -> (K, e), for networks that are trained beside the base.

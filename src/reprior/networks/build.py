@@ -9,6 +9,7 @@ from torch import nn
 from reprior.diffusion.denoiser import Base
 from reprior.errors import FileFormatError, InputError
 from reprior.networks.embedding import Embedding
+from reprior.networks.ensemble import MLPEnsemble
 from reprior.networks.mlp import MLPBase, MLPSettings
 from reprior.networks.noise import NoiseLaw
 from reprior.networks.simformer import SimformerBase, SimformerSettings
@@ -37,7 +38,7 @@ def build(dim: int, x_dim: int, settings: MLPSettings | SimformerSettings, embed
         embedding: the user's own embedding module for x (MLP only).
     """
     if isinstance(settings, MLPSettings):
-        return MLPBase(dim, x_dim, settings, embedding)
+        return _mlp(dim, x_dim, settings, embedding)
     if not isinstance(settings, SimformerSettings):
         raise InputError(f"settings must be MLPSettings or SimformerSettings; got {type(settings).__name__}")
     if embedding is not None:
@@ -64,7 +65,12 @@ def rebuild(config: dict[str, Any], embedding: nn.Module | None = None, estimato
         settings["embedding"] = Embedding(**settings["embedding"])
         settings["law"] = NoiseLaw(**settings["law"])
         own = embedding if config["own_embedding"] else None
-        return MLPBase(config["dim"], config["x_dim"], MLPSettings(**settings), own)
+        return _mlp(config["dim"], config["x_dim"], MLPSettings(**settings), own)
     if config["network"] == "simformer":
         return SimformerBase(config["dim"], config["x_dim"], SimformerSettings.from_config(settings))
     raise FileFormatError(f"the file holds a network {config['network']!r}; known: {', '.join(NETWORKS)}")
+
+
+def _mlp(dim: int, x_dim: int, settings: MLPSettings, embedding: nn.Module | None) -> Base:
+    kind = MLPBase if settings.members == 1 else MLPEnsemble
+    return kind(dim, x_dim, settings, embedding)

@@ -96,6 +96,8 @@ class FitResult:
         history: (step, held-out loss) pairs.
         seconds: training time, over all parts of a run that was resumed.
         stopped: why it ended: "steps" or "patience"; or "not trained".
+        alone: the held-out loss of what the network starts from (the guess alone), where that was measured.
+        share: how much of the network's output is used, from 0 (the guess alone) to 1.
     """
 
     steps: int
@@ -104,6 +106,8 @@ class FitResult:
     history: list[tuple[int, float]]
     seconds: float
     stopped: str
+    alone: float = math.nan
+    share: float = 1.0
 
 
 Loss = Callable[[nn.Module, Tensor, Generator], Tensor]

@@ -9,6 +9,9 @@ z = v + N(0, S), S = diag(s^2), the Gaussian's own denoiser and what that leaves
 
     D_0(z) = m + R P (z - m) = z - S P (z - m),      P = (R + S)^-1,      open^2 = diag(S - S P S)
 
+Where the rows are few for the variables, C is drawn to its diagonal, by the share with which the theta of left-out rows is most
+likely given their x: a covariance of few rows promises narrow directions that are not there.
+
 A network that learns (v - D_0) / open has nothing to do where (theta, x) is jointly Gaussian, for any noise and any
 split, and goes on along the line where data lie outside the simulations.
 """
@@ -24,6 +27,9 @@ __all__ = ["Conditional", "GaussianGuess"]
 
 RIDGE = 1e-4  # of the variance: keeps the guess tame where variables repeat each other
 NARROWEST = 1e-3  # the smallest standard deviation it leaves open
+FEW = 20  # rows for each variable, below which the covariance is cross-validated
+FOLDS = 5
+SHARES = (0.0, *(10 ** (-4 + k / 4) for k in range(17)))
 
 
 @dataclass(frozen=True)
@@ -87,8 +93,13 @@ class GaussianGuess(nn.Module):
         self.register_buffer("cov", torch.eye(size))
 
     @torch.no_grad()
-    def fit(self, values: Tensor) -> None:
-        """Takes mean and covariance from values, with shape (n, d + m); each from the rows that have the entries."""
+    def fit(self, values: Tensor, dim: int = 0) -> None:
+        """Takes mean and covariance from the rows that have the entries.
+
+        Arguments:
+            values: theta and x, with shape (n, d + m).
+            dim: the number d of parameters, where few rows are to be guarded against.
+        """
         seen = (~torch.isnan(values)).double()
         filled = values.double().nan_to_num(nan=0.0)
         mean = filled.sum(0) / seen.sum(0).clamp(min=1)
@@ -97,6 +108,9 @@ class GaussianGuess(nn.Module):
         if bool((seen == 0).any()):  # pairs seen in different rows need not give a covariance: make it one
             roots, axes = torch.linalg.eigh(cov)
             cov = (axes * roots.clamp(min=0)) @ axes.T
+        if dim and FOLDS <= len(values) < FEW * values.shape[1]:
+            share = _best_share(centred / cov.diagonal().clamp(min=RIDGE).sqrt(), dim)
+            cov = (1 - share) * cov + share * torch.diag(cov.diagonal())
         self.mean.copy_(mean)
         self.cov.copy_(cov)
 
@@ -138,3 +152,26 @@ class GaussianGuess(nn.Module):
         left = left * asked.unsqueeze(-1) * asked.unsqueeze(-2) + torch.diag_embed(1 - asked)
         roots, axes = torch.linalg.eigh((left + left.transpose(-1, -2)) / 2)
         return gain, roots.clamp(min=NARROWEST**2), axes
+
+
+def _best_share(rows: Tensor, dim: int) -> float:
+    """The share of its diagonal in a covariance with which left-out theta are most likely given x.
+
+    Arguments:
+        rows: centred theta and x, of unit spread, with shape (n, d + m).
+        dim: the number d of parameters.
+    """
+    whole, missed = rows.T @ rows, [0.0] * len(SHARES)
+    eye = torch.eye(dim, dtype=rows.dtype, device=rows.device)
+    for held in (rows[k::FOLDS] for k in range(FOLDS)):
+        cov = (whole - held.T @ held) / (len(rows) - len(held))
+        roots, axes = torch.linalg.eigh(cov[dim:, dim:])
+        cross, told = cov[:dim, dim:] @ axes, held[:, dim:] @ axes
+        for k, share in enumerate(SHARES):
+            gain = (1 - share) * cross / ((1 - share) * roots.clamp(min=0) + share).clamp(min=RIDGE)
+            left = (1 - share) * (cov[:dim, :dim] - gain @ cross.T) + share * eye
+            values, frame = torch.linalg.eigh((left + left.T) / 2)
+            values = values.clamp(min=NARROWEST**2)
+            off = (held[:, :dim] - told @ gain.T) @ frame
+            missed[k] += float((off.square() / values).sum() + len(held) * values.log().sum())
+    return SHARES[missed.index(min(missed))]

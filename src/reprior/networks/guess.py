@@ -7,6 +7,10 @@ linear-Gaussian posterior needs nothing learned.
 m is a ridge regression of theta on x plus, with ``kind="gaussian"``, a network's correction of it; w is what the
 regression leaves open, times a network's factor. The network maximises the Gaussian likelihood; the simulations
 held out choose its step and scale w so that what is left has unit variance.
+
+The regression is cross-validated (`reprior.networks.ridge`): rows that were left out choose its penalty and tell what it leaves
+open. What is trained on top of it must not see it flattered either: `fit` returns parameters that lie as far from m(x) as
+they would if the regression had not seen their row.
 """
 
 from __future__ import annotations
@@ -14,13 +18,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from reprior.networks.ridge import Ridge, fit_ridge
+
 __all__ = ["Guess"]
 
-RIDGE = 1e-4  # of the variance of x: keeps the regression tame where entries of x repeat each other
 NARROWEST = 1e-3  # of the spread of theta under p
 BATCH, RATE, CHECKS = 512, 2e-3, 30
+ROWS = 20_000  # rows at once
 MOST_STEPS = 4_000
-HELD_OUT = 0.05
+HELD_OUT, FEW = 0.05, 500  # share of the rows that is held out; so many rows at least, if that is a quarter at most
 LOG_RANGE = 7.0  # of the network's factor on the width
 
 
@@ -54,59 +60,74 @@ class Guess(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """m(x) and w(x), each with shape (n, d), of standardised observations with shape (n, m)."""
-        centre = self.summary(x) @ self.slope.T + self.offset
+        centre = self.regression(x)
         if self.embedding is None or self.head is None:
             return centre, self.spread.expand_as(centre)
         shift, log_factor = self.head(self.embedding(x)).chunk(2, dim=-1)
         factor = (LOG_RANGE * torch.tanh(log_factor / LOG_RANGE)).exp()
         return centre + self.spread * shift, (self.spread * factor).clamp(min=NARROWEST)
 
-    def fit(self, theta: Tensor, x: Tensor, steps: int) -> None:
-        """Fits the guess to standardised simulations, with shapes (n, d) and (n, m), in at most so many steps."""
-        self._regress(theta, x)
+    def fit(
+        self, theta: Tensor, x: Tensor, steps: int, kept: Tensor | None = None, axes: int = 0
+    ) -> tuple[Tensor, Ridge]:
+        """Fits the guess to standardised simulations, in at most so many steps.
+
+        Arguments:
+            theta: parameters, with shape (n, d).
+            x: observations, with shape (n, m).
+            steps: the most steps of the network's training.
+            kept: the rows that the network may see; all by default. The regression takes all rows, each left out in turn.
+            axes: principal axes of x to return with the regression, at most.
+
+        Returns: parameters as far from m(x) as without their own row, with shape (n, d), and the regression.
+        """
+        ridge = fit_ridge(x, theta, axes, self.summary)
+        self.slope.copy_(ridge.slope)
+        self.offset.copy_(ridge.offset)
+        self.spread.copy_(ridge.left_out.square().mean(0).sqrt().clamp(min=NARROWEST))
+        with torch.no_grad():
+            crossed = torch.cat([self.regression(part) for part in x.split(ROWS)]) + ridge.left_out.to(theta)
         if self.head is not None:
-            self._train(theta, x, min(steps, MOST_STEPS))
+            rows = slice(None) if kept is None else kept
+            self._train(crossed[rows], x[rows], min(steps, MOST_STEPS))
         self.fitted = True
         self.requires_grad_(False).eval()
+        return crossed, ridge
+
+    def regression(self, x: Tensor) -> Tensor:
+        """The linear part of m(x), with shape (n, d)."""
+        return self.summary(x) @ self.slope.T + self.offset
 
     def train(self, mode: bool = True) -> Guess:
         """A fitted guess stays as it is: dropout or batch statistics of a user's embedding must not move it."""
         return super().train(mode and not self.fitted)
 
-    @torch.no_grad()
-    def _regress(self, theta: Tensor, x: Tensor) -> None:
-        ones = torch.ones(len(x), 1, dtype=torch.float64, device=x.device)
-        design = torch.cat([self.summary(x).double(), ones], dim=1)
-        gram = design.T @ design / len(x)
-        gram += RIDGE * torch.eye(len(gram), dtype=torch.float64, device=x.device)
-        solution = torch.linalg.solve(gram, design.T @ theta.double() / len(x))
-        left = theta.double() - design @ solution
-        self.slope.copy_(solution[:-1].T)
-        self.offset.copy_(solution[-1])
-        self.spread.copy_(left.std(0).clamp(min=NARROWEST))
-
     def _surprise(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The negative log-density of each row, up to a constant, and what is left in units of the width."""
         centre, width = self(x)
         left = (theta - centre) / width
-        return (left.square() / 2 + width.log()).mean(), left
+        return (left.square() / 2 + width.log()).mean(-1), left
 
     def _train(self, theta: Tensor, x: Tensor, steps: int) -> None:
-        n_held = max(1, int(HELD_OUT * len(theta)))
+        n_held = max(1, int(HELD_OUT * len(theta)), min(FEW, len(theta) // 4))
         held, kept = slice(len(theta) - n_held, None), len(theta) - n_held
         generator = torch.Generator().manual_seed(0)
         optimiser = torch.optim.AdamW([p for p in self.parameters() if p.requires_grad], lr=RATE)
         rate = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
-        best, kept_state = float("inf"), self.state_dict()
+        best, first, kept_state = float("inf"), torch.zeros(0), self.state_dict()
         for step in range(steps):
             if step % max(1, steps // CHECKS) == 0 or step == steps - 1:
                 self.eval()
                 with torch.no_grad():
-                    now = float(self._surprise(theta[held], x[held])[0])
+                    each = self._surprise(theta[held], x[held])[0]
                 self.train()
-                if now < best:
+                first, now = (each if step == 0 else first), float(each.mean())
+                # The regression stays, unless a network does better by more than the standard error of that.
+                gain = first - each
+                if now < best and (step == 0 or float(gain.mean()) > float(gain.std()) / n_held**0.5):
                     best, kept_state = now, {k: v.clone() for k, v in self.state_dict().items()}
             rows = torch.randint(kept, (BATCH,), generator=generator).to(theta.device)
-            loss, _ = self._surprise(theta[rows], x[rows])
+            loss = self._surprise(theta[rows], x[rows])[0].mean()
             optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.parameters(), 5.0)

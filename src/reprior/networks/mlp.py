@@ -5,6 +5,9 @@ A guess N(m(x), diag w(x)^2) is fitted before training (`reprior.networks.guess`
 
 The observation is embedded once; its embedding and the noise enter every block through a bias. Both biases are
 computed once per observation and once per noise level, so a step of the sampler costs the blocks alone.
+
+Where simulations are few for the entries of x, the network does not read x but a summary of it (``axes``): its leading
+principal components and m(x).
 """
 
 from __future__ import annotations
@@ -21,8 +24,12 @@ from reprior.errors import InputError
 from reprior.networks.embedding import Embedding, build_embedding, summary_of
 from reprior.networks.guess import Guess
 from reprior.networks.noise import Noise, NoiseLaw, full_noise, noise_features
+from reprior.networks.ridge import steady_axes
 
 __all__ = ["MLPBase", "MLPSettings"]
+
+ROWS = 20_000  # rows at once
+LEADING = 2.0  # standard deviations of the leading principal component, as the network reads it
 
 
 @dataclass(frozen=True)
@@ -35,6 +42,10 @@ class MLPSettings:
         blocks: the number of residual blocks, of two layers each.
         embedding: the embedding network for x.
         guess: what is known before the diffusion: "linear" (a regression) or "gaussian" (a network's mean and width).
+        axes: the network reads so many principal components of x, and the guess, in place of x; 0: x itself.
+        blur: Gaussian noise on what the network reads of x, in training alone: observations that lie closer than this are
+            not told apart, so that few simulations cannot be learned by heart.
+        members: networks whose mean is taken; each holds out its own fold of the simulations in training.
         law: how noise is drawn in training (its kind follows `noise`).
     """
 
@@ -43,6 +54,9 @@ class MLPSettings:
     blocks: int = 3
     embedding: Embedding = field(default_factory=Embedding)
     guess: Literal["linear", "gaussian"] = "linear"
+    axes: int = 0
+    blur: float = 0.0
+    members: int = 1
     law: NoiseLaw = field(default_factory=NoiseLaw)
 
     def __post_init__(self) -> None:
@@ -50,6 +64,14 @@ class MLPSettings:
             raise InputError(f"an MLP needs width and blocks of at least 1; got {self.width} and {self.blocks}")
         if self.guess not in ("linear", "gaussian"):
             raise InputError(f"guess {self.guess!r} is unknown; allowed: linear, gaussian")
+        if self.axes < 0 or self.members < 1:
+            raise InputError(
+                f"an MLP needs axes of 0 or more, members of 1 or more; got {self.axes} and {self.members}"
+            )
+        if self.blur < 0:
+            raise InputError(f"blur must be 0 or more; got {self.blur}")
+        if self.axes and self.embedding.kind not in ("none", "dense"):
+            raise InputError(f"axes go with an embedding of kind none or dense; got {self.embedding.kind!r}")
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
 
 
@@ -64,21 +86,31 @@ class MLPBase(Base):
             settings.
     """
 
+    axes: Tensor
+    axes_offset: Tensor
+
     def __init__(self, dim: int, x_dim: int, settings: MLPSettings, embedding: nn.Module | None = None):
         super().__init__()
         self.dim, self.x_dim, self.settings = dim, x_dim, settings
         self.noise: NoiseKind = settings.noise
         self.s_min, self.s_max = settings.law.s_min, settings.law.s_max
         self.own_embedding = embedding is not None
-        self.embedding = build_embedding(settings.embedding, x_dim) if embedding is None else deepcopy(embedding)
+        if self.own_embedding and settings.axes:
+            raise InputError(f"your own embedding reads x itself: it needs axes=0; got {settings.axes}")
+        axes = min(settings.axes, x_dim)
+        read = axes + dim if axes else x_dim
+        self.embedding = build_embedding(settings.embedding, read) if embedding is None else deepcopy(embedding)
         with torch.no_grad():
             self.embedding.eval()
-            features = self.embedding(torch.zeros(2, x_dim)).shape[-1]
+            features = self.embedding(torch.zeros(2, read)).shape[-1]
             self.embedding.train()
         summary = summary_of(settings.embedding, embedding is None)
         size = summary(torch.zeros(1, x_dim)).shape[1]
         copy = deepcopy(self.embedding) if settings.guess == "gaussian" else None
         self.guess = Guess(dim, summary, size, copy, features)
+        if axes:
+            self.register_buffer("axes", torch.zeros(axes, x_dim))  # in units of the spread along them
+            self.register_buffer("axes_offset", torch.zeros(axes))
         told = {"scalar": 1, "diagonal": dim, "full": dim * (dim + 1) // 2}[settings.noise]
         w, k = settings.width, settings.blocks
         self.into = nn.Linear(dim, w)
@@ -91,21 +123,51 @@ class MLPBase(Base):
             for parameter in layer.parameters():
                 nn.init.zeros_(parameter)
 
-    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
-        """Fits the guess on standardised simulations, with shapes (n, d) and (n, m)."""
-        self.guess.fit(theta, x, steps)
+    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000, kept: Tensor | None = None) -> tuple[Tensor, ...]:
+        """Fits the guess on standardised simulations; returns what it leaves of theta, in its widths, the widths, and what
+        the network reads of x, all as they are for a row that the guess has not seen."""
+        crossed, ridge = self.guess.fit(theta, x, steps, kept, self.settings.axes)
         if self.guess.embedding is not None:  # a good start for the network's own
             self.embedding.load_state_dict(self.guess.embedding.state_dict())
+        if self.settings.axes:
+            found = min(len(ridge.spread), steady_axes(x, self.settings.axes))
+            self.axes[:found] = (
+                LEADING * ridge.axes[:found] / ridge.spread[0]
+            )  # not whitened: noise stays small beside a signal
+            self.axes_offset[:found] = -(self.axes[:found] @ x.mean(0))
+        return self.rows_of(crossed, x, theta - crossed)
+
+    @torch.no_grad()
+    def rows_of(self, theta: Tensor, x: Tensor, own: Tensor | float = 0.0) -> tuple[Tensor, ...]:
+        """What `loss_of` takes.
+
+        Arguments:
+            theta: standardised parameters, with shape (n, d).
+            x: standardised observations, with shape (n, m).
+            own: what the guess owes to a row itself, with shape (n, d).
+        """
+        parts = [self.guess(part) for part in x.split(ROWS)]
+        centre, width = (torch.cat(part) for part in zip(*parts, strict=True))
+        read = torch.cat([self.read(part) for part in x.split(ROWS)]) if self.settings.axes else x
+        if self.settings.axes:
+            read[:, -self.dim :] += own
+        return (theta - centre) / width, width, read
+
+    def read(self, x: Tensor) -> Tensor:
+        """What the network reads of x: itself, or its principal components and the regression, with shape (n, r + d)."""
+        if not self.settings.axes:
+            return x
+        return torch.cat([x @ self.axes.T + self.axes_offset, self.guess.regression(x)], -1)
 
     def encode(self, x: Tensor) -> Tensor:
         """The biases that x gives to every block, with shape (K, (blocks + 1) width)."""
         if torch.isnan(x).any():
             raise InputError("x has missing entries (NaN), which the MLP base cannot take; train network='simformer'")
-        return self.from_x(self.embedding(x))
+        return self.from_x(self.embedding(self.read(x)))
 
     def features(self, x: Tensor) -> Tensor:
         """The embedding of x."""
-        return self.embedding(x)
+        return self.embedding(self.read(x))
 
     def residual(self, z_in: Tensor, features: Tensor, code: Tensor) -> Tensor:
         """F(c_in z, noise, x), with shape (*, K, D)."""
@@ -134,13 +196,36 @@ class MLPBase(Base):
             x: standardised observations, with shape (n, m).
             generator: draws the noise.
         """
-        centre, width = self.guess(x)
+        return self.loss_of(self.rows_of(theta, x), generator)
+
+    def loss_of(self, rows: tuple[Tensor, ...], generator: Generator) -> Tensor:
+        f, target = self.answers(rows, generator)
+        return (f - target).square().mean(-1)
+
+    def answers(self, rows: tuple[Tensor, ...], generator: Generator) -> tuple[Tensor, Tensor]:
+        """The network's output F for noise drawn at random, and its target, each with shape (n, d); the guess alone says 0."""
+        left, width, read = rows
+        z_in, told, target = self.noisy(left, width, generator)
+        return self.residual(z_in, told, self.code_of(read, generator)), target
+
+    def code_of(self, read: Tensor, generator: Generator) -> Tensor:
+        """`encode` of what the network reads, blurred in training."""
+        if self.training and self.settings.blur:
+            read = read + self.settings.blur * torch.randn(read.shape, generator=generator).to(read)
+        return self.from_x(self.embedding(read))
+
+    def noisy(self, left: Tensor, width: Tensor, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """The network's input, what it is told of the noise, and its target, for noise drawn at random."""
         noise, told = self.settings.law.draw(width, generator)
-        left = (theta - centre) / width
-        eps = torch.randn(theta.shape, generator=generator).to(theta)
+        eps = torch.randn(left.shape, generator=generator).to(left)
         z_in, skip, out_scale = noise.precondition(left + noise.apply(noise.levels, eps))
-        f = self.residual(z_in, told, self.encode(x))
-        return (f - noise.apply(1 / out_scale, left - skip)).square().mean(-1)
+        return z_in, told, noise.apply(1 / out_scale, left - skip)
+
+    @torch.no_grad()
+    def trust(self, share: float) -> None:
+        """Takes a share of the network's output; 0 leaves the guess alone."""
+        self.out.weight.mul_(share)
+        self.out.bias.mul_(share)
 
     def config(self) -> dict:
         return {

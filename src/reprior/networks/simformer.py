@@ -82,9 +82,15 @@ class SimformerBase(Base):
         )
         self.difficulty = Difficulty(dim + x_dim) if settings.weigh else None
 
-    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000) -> None:
+    def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000, kept: Tensor | None = None) -> tuple[Tensor, ...]:
         if self.settings.output == "mean":
-            self.guess.fit(torch.cat([theta, x], -1))
+            rows = slice(None) if kept is None else kept
+            self.guess.fit(torch.cat([theta[rows], x[rows]], -1), self.dim)
+        return theta, x
+
+    def loss_of(self, rows: tuple[Tensor, ...], generator: Generator) -> Tensor:
+        theta, x = rows
+        return self.loss(theta, x, generator)
 
     def bind(self, values: Tensor, states: Tensor) -> Bound:
         """Encodes what is given.
