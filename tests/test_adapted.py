@@ -709,7 +709,7 @@ def test_what_is_printed_can_be_read():
     _, info = reprior.adapt(POSTERIOR, TARGET).sample((50,), X, seed=0, return_info=True)
     assert f"relative ESS  {info.relative_ess[0]:.4g}" in str(info)
     assert f"k-hat         {info.k_hat[0]:.4g}" in str(info)
-    assert "what was done the base was asked at another point" in str(info)
+    assert "what was done the base was evaluated at another point" in str(info)
     _, plain = POSTERIOR.sample((50,), X, seed=0, return_info=True)
     assert (plain.relative_ess, plain.k_hat, plain.log_w) == ((), (), None)
     assert "ESS" not in str(plain)

@@ -383,7 +383,10 @@ def test_where_bounds_cut_nearly_all_away_the_fallback_draws():
     posterior = Posterior(base, Scales(unit, unit), prior, Simulations(theta, theta + 0.5, prior, ("a",)), ("a",))
     adapted = reprior.adapt(posterior, Uniform(torch.ones(1), torch.full((1,), 2.5)))
     assert adapted.method.name == "transport"
-    for x, told in ((2.0, "which is exact for this change"), (3.9, "drawn by rejuvenate, as q's bounds cut it away")):
+    for x, told in (
+        (2.0, "which is exact for this change"),
+        (3.9, "drawn by rejuvenate, as q's bounds cut most of its posterior away"),
+    ):
         draws, info = adapted.sample((4_000,), torch.tensor([x]), seed=0, return_info=True)
         assert told in info.told[0]
         grid = torch.linspace(1, 2.5, 5_001, dtype=torch.float64)

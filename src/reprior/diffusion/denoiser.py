@@ -29,8 +29,8 @@ __all__ = ["NOISE_KINDS", "Base", "Denoiser", "Finer", "NoiseKind", "Watched", "
 
 NoiseKind = Literal["scalar", "diagonal", "full"]
 NOISE_KINDS: tuple[NoiseKind, ...] = ("scalar", "diagonal", "full")
-STEP = 0.35  # of log noise, that a step of a sampler covers
-FINE = 0.1  # of a width: noise that a process may end at, which leaves half a per cent of it out
+STEP = 0.35  # in log s: the step of a sampler that goes on below the trained noise, about that of the default grid
+FINE = 0.1  # of a width: a process that ends at this noise makes the width too small by half a per cent
 
 
 class Denoiser(ABC):
@@ -43,7 +43,7 @@ class Denoiser(ABC):
         s_min: the smallest noise level that was trained.
         s_max: the largest one, at which z is nearly Gaussian.
         x: the bound observations, standardised, with shape (K, m); NaN where missing.
-        extra_steps: steps that a sampler takes beyond its own, where the process ends below what was trained.
+        extra_steps: additional sampler steps for a process that ends below the lowest trained noise.
     """
 
     dim: int
@@ -59,7 +59,7 @@ class Denoiser(ABC):
         """E[theta_0 | z, x].
 
         Arguments:
-            z: noisy parameters, with shape (*, K, D), or (*, D) when K = 1 is to be left out.
+            z: noisy parameters, with shape (*, K, D), or (*, D) for K = 1.
             s: noise levels that broadcast to z's shape.
         """
 
@@ -107,13 +107,14 @@ class Base(torch.nn.Module, ABC):
         """
 
     def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000, kept: Tensor | None = None) -> tuple[Tensor, ...]:
-        """What a base takes from the standardised simulations before training, and the rows that it trains on.
+        """Fits what comes before training (a guess, say) to standardised simulations; gives the rows to train on.
 
         Arguments:
             theta: standardised parameters, with shape (n, d).
             x: standardised observations, with shape (n, m).
-            steps: how much work it may be, in steps of a small network.
-            kept: the rows that are not held out; all by default. What is fitted to others must leave each of them out.
+            steps: the most training steps of a small network that this may take.
+            kept: indices of the rows that are not held out; all by default. A fit that uses other rows as well must be
+                cross-validated over them.
 
         Returns: tensors of n rows, which `loss_of` takes.
         """
@@ -139,12 +140,12 @@ class Base(torch.nn.Module, ABC):
 
 
 def widen(features: Tensor, width: int) -> Tensor:
-    """Features of x as wide as others, whose rows had missing entries: the indicators of none, zeros, are added."""
+    """Features of complete x, padded to the width of features that hold indicators of missing entries (zeros: none)."""
     return torch.nn.functional.pad(features, (0, width - features.shape[-1]))
 
 
 def features_of(base: Base, x: Tensor, rows: int) -> Tensor:
-    """`Base.features` of many x, with shape (n, m), some of them at a time: shape (n, e), on the base's device."""
+    """`Base.features` of many x, with shape (n, m), ``rows`` at a time: shape (n, e), on the base's device."""
     device = next(base.parameters()).device
     with torch.no_grad():
         parts = [base.features(block.to(device)) for block in x.split(rows)]
@@ -152,7 +153,7 @@ def features_of(base: Base, x: Tensor, rows: int) -> Tensor:
 
 
 class Wrapped(Denoiser):
-    """A denoiser around another one: what it does not change is the other's."""
+    """A denoiser around another one, with the attributes of the inner one."""
 
     def __init__(self, inner: Denoiser):
         self.inner = inner
@@ -166,7 +167,7 @@ class Wrapped(Denoiser):
 
 
 class Watched(Wrapped):
-    """A denoiser that tells each time it is asked, for a progress bar; its answers are those of the inner one.
+    """The inner denoiser with a callback after each evaluation, for a progress bar.
 
     Arguments:
         inner: the denoiser.
@@ -192,14 +193,14 @@ class Watched(Wrapped):
 
 
 class Finer(Wrapped):
-    """A denoiser below the lowest noise that its base was trained with: the score stays what it is there.
+    """A denoiser below the lowest noise that its base was trained with: the score is taken not to change there.
 
-    D(z, S) = z + S score(z), so D(z, S) = z + S S_0^-1 (D(z, S_0) - z), with the levels in S_0 raised to the lowest.
-    A target prior that is hardly wider than that noise needs it: a process that ends there leaves its draws too narrow.
+    D(z, S) = z + S score(z), so D(z, S) = z + S S_0^-1 (D(z, S_0) - z), where S_0 has the levels of S raised to the lowest
+    trained one. A target prior hardly wider than that noise needs this: its draws would come out too narrow otherwise.
 
     Arguments:
         inner: the denoiser.
-        s_min: where a process is to end.
+        s_min: the noise level at which the process is to end.
     """
 
     def __init__(self, inner: Denoiser, s_min: float):
@@ -219,11 +220,11 @@ class Finer(Wrapped):
         if torch.equal(low, values):
             return self.inner.mean_full(z, cov)
         raised = ((axes * low.unsqueeze(-2)) @ axes.mT).to(cov)
-        share = ((axes * (values / low).unsqueeze(-2)) @ axes.mT).to(z)
+        ratio = ((axes * (values / low).unsqueeze(-2)) @ axes.mT).to(z)  # S S_0^-1
         step = self.inner.mean_full(z, raised) - z
-        return z + torch.einsum("...ij,...j->...i", share, step)
+        return z + torch.einsum("...ij,...j->...i", ratio, step)
 
 
 def finer(denoiser: Denoiser, width: float) -> Denoiser:
-    """The denoiser, for a process that ends well below a width (standardised): itself if it does that already."""
+    """The denoiser for a process that ends well below a width (standardised units); unchanged if it already does."""
     return denoiser if FINE * width >= denoiser.s_min else Finer(denoiser, FINE * width)

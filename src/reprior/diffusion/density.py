@@ -4,10 +4,10 @@ With lambda = log s the flow is dz/dlambda = z - D(z, s), and the density change
 
     log p_0(z_0) = log p_max(z_max) + integral of (D - tr dD/dz) dlambda  from log s_min to log s_max
 
-z_max is Gaussian about the posterior mean with variance s_max^2 + V. Far out, the mean is D(0, s_max) and V a share of
-s_max^2 too small to be told by direction. A process that starts lower (transport) needs both: the mean is the fixed point
-of D(., s), and its slope J there gives the precision, (s^2 + V)^-1 = (1 - J) / s^2. The trace is exact: one backward
-pass per parameter.
+z_max is Gaussian about the posterior mean with variance s_max^2 + V, V the posterior covariance. At high s_max the mean is
+D(0, s_max), and V is so small beside s_max^2 that one number for all directions will do. A process that starts at lower
+noise (transport) needs the whole of V. There the mean is the fixed point of D(., s), and the slope J = dD/dz at that point
+gives the precision, (s^2 + V)^-1 = (1 - J) / s^2. The trace is exact: one backward pass per parameter.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from reprior.diffusion.sampler import LOW_START, fixed_point
 
 __all__ = ["flow", "log_density"]
 
-STEEPEST = 0.999  # the largest slope of a denoised mean that is believed: theta 30 times wider than the noise
+STEEPEST = (
+    0.999  # largest eigenvalue of J: theta 30 times as wide as the noise; a larger one is an error of the network
+)
 
 
 def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
@@ -63,7 +65,7 @@ def _far_start(denoiser: Denoiser, z: Tensor) -> Tensor:
 
 
 def _low_start(denoiser: Denoiser, z: Tensor) -> Tensor:
-    """log p(z) at an s_max where the posterior's width is felt, with shape (n, K)."""
+    """log p(z) at an s_max that is not large against the posterior's width, with shape (n, K)."""
     s = z.new_tensor(denoiser.s_max)
     with torch.no_grad():
         centre = fixed_point(denoiser, denoiser.s_max)
@@ -73,10 +75,10 @@ def _low_start(denoiser: Denoiser, z: Tensor) -> Tensor:
         rows = [torch.autograd.grad(mean[..., i].sum(), point, retain_graph=True)[0] for i in range(z.shape[-1])]
     slope = torch.stack([row[0] for row in rows], dim=-2).double()  # (K, D, D)
     values, vectors = torch.linalg.eigh((slope + slope.mT) / 2)
-    left = 1 - values.clamp(0, STEEPEST)
-    precision = left / denoiser.s_max**2
-    # One step of Newton ends the iteration for the fixed point, which is slow where the slope is near one.
-    step = torch.einsum("kji,nkj->nki", vectors, (mean - point).detach().double()) / left
+    complement = 1 - values.clamp(0, STEEPEST)  # 1 - J
+    precision = complement / denoiser.s_max**2
+    # The iteration to the fixed point converges slowly where J is near one; one Newton step completes it.
+    step = torch.einsum("kji,nkj->nki", vectors, (mean - point).detach().double()) / complement
     along = torch.einsum("kji,nkj->nki", vectors, (z - centre).double()) - step
     return (precision.log() - math.log(2 * math.pi) - along**2 * precision).sum(-1) / 2
 

@@ -2,10 +2,11 @@
 
 With z = theta_0 + s eps the probability-flow ODE is dz/ds = (z - D(z, s)) / s with D the denoised mean. Three kinds:
 
-- ``multistep``: second order, one evaluation a step. In h = log(s / s') the ODE is linear with forcing D, so a step is
-  exact for constant D, and D is extrapolated from the last two evaluations. ``eta`` = 0 is the ODE; ``eta`` = 1 is the
-  reverse SDE (fresh noise in each step but the last); between, a mix. With Langevin corrections D is not extrapolated.
-- ``heun``: second order, two evaluations a step, on dz/ds.
+- ``multistep``: second order, one evaluation a step. In h = log(s / s') the ODE is linear with source term D, so a step
+  is exact for constant D; D is extrapolated from the last two evaluations. ``eta`` = 0 is the ODE and ``eta`` = 1 the
+  reverse SDE (fresh noise in each step but the last); values between mix the two. With Langevin corrections D is not
+  extrapolated. The multistep scheme is that of DPM-Solver++ (Lu et al. 2022, arXiv 2211.01095).
+- ``heun``: second order, two evaluations a step, on dz/ds (Karras et al. 2022, arXiv 2206.00364).
 - ``euler_maruyama``: the reverse VP-SDE in VP time t, t_i = (t_min + i/T (t_max - t_min))^2, noise in every step, and
   Langevin corrections of size beta |dt| / 4 after each step where asked for. With 25 steps it is the paper's sampler.
 
@@ -30,7 +31,7 @@ __all__ = ["PAPER_SAMPLER", "ROWS", "Sampler", "chunked", "fixed_point", "initia
 
 KINDS = ("multistep", "heun", "euler_maruyama")
 ROWS = 20_000  # rows denoised at once: bounds the memory, whatever n
-LOW_START = 10.0  # below this noise the variance of theta is felt at the start
+LOW_START = 10.0  # prior widths: above it the variance of theta is under 1 % of s^2 and the start needs no correction
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Sampler:
     Attributes:
         kind: "multistep", "heun" or "euler_maruyama".
         steps: the number of steps.
-        rho: how strongly the grid gathers at low noise (not used by euler_maruyama); 20 is nearly equal steps in
+        rho: how much denser the noise grid is at low noise (not used by euler_maruyama); 20 gives nearly equal steps in
             log s, which suits posteriors of any width.
-        eta: the fraction of fresh noise in a multistep, from 0 (ODE) to 1 (SDE).
+        eta: the amount of fresh noise in a step of ``multistep``, from 0 (ODE) to 1 (SDE).
         corrections: the number of Langevin corrections after each step.
     """
 
@@ -76,10 +77,10 @@ def randn(like: Tensor, generator: Generator) -> Tensor:
 def initial_state(denoiser: Denoiser, n: int, s: float, generator: Generator) -> Tensor:
     """z at noise s, centred on the denoised mean there, with shape (n, K, D).
 
-    Far out, z is Gaussian about E[theta_0 | x] with variance s^2 + Var[theta_0 | x], and mean(0, s) is that mean up to
-    a term of order 1/s^2. The posterior variance is at most about 1 (standardised units), so s^2 dominates. A process
-    that starts lower (transport) needs both: the centre is the fixed point of mean(., s), and half the denoised step
-    away from it widens s to sqrt(s^2 + Var) up to a term of order Var^2/s^4.
+    At high noise z is Gaussian about E[theta_0 | x] with variance s^2 + Var[theta_0 | x], and mean(0, s) is E[theta_0 | x]
+    up to a term of order 1/s^2. The posterior variance is at most about 1 (standardised units), so s^2 dominates. A
+    process that starts at lower noise (transport) needs both moments. Its centre is the fixed point of mean(., s). Adding
+    half of (mean(z, s) - centre) to z widens s to sqrt(s^2 + Var) up to a term of order Var^2/s^4.
     """
     centre = fixed_point(denoiser, s)
     noise = s * randn(centre.expand(n, -1, -1), generator)
@@ -89,7 +90,7 @@ def initial_state(denoiser: Denoiser, n: int, s: float, generator: Generator) ->
 
 
 def fixed_point(denoiser: Denoiser, s: float) -> Tensor:
-    """The denoised mean of itself at noise s, the mean of theta there, with shape (1, K, D)."""
+    """The point z = mean(z, s), an estimate of E[theta_0 | x] at noise s, with shape (1, K, D)."""
     centre = torch.zeros(1, denoiser.observations, denoiser.dim, dtype=denoiser.x.dtype, device=denoiser.x.device)
     for _ in range(1 if s >= LOW_START else 4):
         centre = denoiser.mean(centre, centre.new_tensor(s))
@@ -137,8 +138,7 @@ def chunked(
 ) -> Tensor:
     """Runs the sampler in chunks of bounded memory; arguments as in `run`. Returns theta_0, with shape (n, K, D).
 
-    A denoiser with a method ``draws`` (a posterior that is no diffusion, `reprior.integrations.sbi_sampled`) is asked for
-    its own.
+    A posterior that is not a diffusion (`reprior.integrations.sbi_sampled`) has a method ``draws``, which is used instead.
     """
     own = getattr(denoiser, "draws", None)
     if own is not None:
@@ -149,6 +149,7 @@ def chunked(
 
 
 def _langevin(denoiser: Denoiser, z: Tensor, s: Tensor, step: Tensor, n: int, generator: Generator) -> Tensor:
+    """n Langevin steps of size ``step`` at noise s."""
     for _ in range(n):
         z = z + step * denoiser.score(z, s) + torch.sqrt(2 * step) * randn(z, generator)
     return z
@@ -157,7 +158,10 @@ def _langevin(denoiser: Denoiser, z: Tensor, s: Tensor, step: Tensor, n: int, ge
 def _correct(
     denoiser: Denoiser, z: Tensor, s: Tensor, s_next: Tensor, sampler: Sampler, generator: Generator
 ) -> Tensor:
-    # A VP Langevin step of beta |dt| / 4 on theta_t is one of (1 + s^2) beta |dt| / 4 on z = theta_t / alpha_t.
+    """Langevin corrections at noise s_next, after a step from s.
+
+    A VP Langevin step of beta |dt| / 4 on theta_t is one of (1 + s^2) beta |dt| / 4 on z = theta_t / alpha_t.
+    """
     if sampler.corrections == 0 or s_next == 0:
         return z
     step = (torch.log1p(s**2) - torch.log1p(s_next**2)) / 4 * (1 + s_next**2)
@@ -171,7 +175,7 @@ def _multistep(denoiser, z, grid, sampler, generator, on_step):
         s, s_next = grid[i], grid[i + 1]
         now = denoiser.mean(z, s.to(z))
         if s_next == 0:
-            z = now  # the last step is the denoised mean: no noise is left in
+            z = now  # the last step returns the denoised mean, without noise
         else:
             h = torch.log(s / s_next)
             # Extrapolate D to the middle of the step; then the step is exact for constant D.
@@ -182,7 +186,7 @@ def _multistep(denoiser, z, grid, sampler, generator, on_step):
                 fresh = s_next * torch.sqrt(-torch.expm1(-2 * sampler.eta**2 * h))
                 z = z + fresh.to(z) * randn(z, generator)
             z = _correct(denoiser, z, s, s_next, sampler, generator)
-            # Fresh Langevin noise would enter the extrapolation as a slope of D: none then.
+            # Langevin noise changes D between steps, and extrapolation would take that for a slope: none then.
             before, h_before = (now if sampler.corrections == 0 else None), h
         if on_step is not None:
             on_step(i)
@@ -206,7 +210,7 @@ def _heun(denoiser, z, grid, sampler, generator, on_step):
 def _euler_maruyama(denoiser, z, start, sampler, generator, on_step):
     vp = VP()
     top = float(vp.t(torch.tensor(start, dtype=torch.float64)))
-    if top > vp.t_max + 1e-9:  # a base whose noise goes beyond the VP process: begin where VP begins
+    if top > vp.t_max + 1e-9:  # the base has higher noise than the VP process has: start at the VP maximum
         z = z * (vp.level(vp.t_max) / start)
         top = vp.t_max
     ramp = torch.arange(sampler.steps + 1, dtype=torch.float64) / sampler.steps
@@ -227,6 +231,7 @@ def _euler_maruyama(denoiser, z, start, sampler, generator, on_step):
 
 
 def _vp_score(denoiser: Denoiser, vp: VP, theta_t: Tensor, t: Tensor) -> Tensor:
+    """The score of theta_t at VP time t."""
     alpha, s = vp.alpha(t).to(theta_t), vp.s(t).to(theta_t)
     z = theta_t / alpha
     return (denoiser.mean(z, s) - z) / (s**2 * alpha)

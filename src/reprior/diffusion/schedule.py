@@ -4,7 +4,7 @@ The variance-preserving (VP) schedule with beta(t) = b0 + t (b1 - b0) has
 
     alpha_t = exp(-t^2 (b1 - b0) / 4 - t b0 / 2),    sigma_t^2 = 1 - alpha_t^2,    s(t) = sigma_t / alpha_t
 
-and beta dt = d log(1 + s^2), so a step of any VP process can be written in s alone.
+and beta dt = d log(1 + s^2), so a step of any VP process can be written in s alone (Song et al. 2021, arXiv 2011.13456).
 """
 
 from __future__ import annotations

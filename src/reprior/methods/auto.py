@@ -1,9 +1,9 @@
 """`method="auto"`: which method, and why, in one sentence.
 
-Transport where the change is Gaussian and the base can express it from noise to data (as exact as the base, and free);
-rejuvenation otherwise, tempered where one resampling step keeps too little weight. So too where transport must start at
-low noise: a Gaussian would have to stand in for the noisy posterior there, and rejuvenation starts from a resampled pool
-instead, with the same transport below. (A flat ratio, where there is nothing to do, is seen before: `reprior.adapt`.)
+Transport where the change is Gaussian and the base can express it at every noise level: it is as exact as the base and
+needs no training. Rejuvenation otherwise, tempered where one resampling step keeps too low a relative ESS. Rejuvenation
+also where transport would have to start at low noise: transport would then approximate the noisy posterior at its start by
+a Gaussian, while rejuvenation starts from resampled draws. (`reprior.adapt` itself handles the case q = p.)
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from reprior.weights import relative_ess
 
 __all__ = ["Auto", "refusal"]
 
-OBSERVATIONS, DRAWS = 16, 500  # stored observations that are looked at, and base draws at each
-FLAT = 1e-3  # curvature and slope of log r, in standardised units, that are none
-ENOUGH = 0.05  # relative ESS below which a cut leaves too little to draw again what falls outside
+OBSERVATIONS, DRAWS = 16, 500  # stored observations, and base draws at each: enough for a median that chooses a method
+FLAT = 1e-3  # curvature and slope of log r, in standardised units, below which log r counts as constant
+ENOUGH = 0.05  # relative ESS: below it q's bounds keep so little of the posterior that redrawing would be too slow
 
 
 class Auto(Method):
@@ -74,7 +74,7 @@ def refusal(problem: Problem) -> str:
         return reason
     denoiser = problem.posterior.condition(x, predict=problem.observed is not None)
     refused = Transport(problem).refused(denoiser, torch.Generator().manual_seed(problem.seed))
-    if len(refused) <= OBSERVATIONS / 2:  # the few are drawn by rejuvenation
+    if len(refused) <= OBSERVATIONS / 2:  # the fallback, rejuvenation, draws at these
         return ""
     return next(iter(refused.values())).split(": ", 1)[1].split(". ", 1)[0]
 
@@ -90,7 +90,7 @@ def typical_x(problem: Problem) -> Tensor | None:
 
 
 def _no_transport(problem: Problem, ess: float) -> str:
-    """Why not transport; empty if it is to be taken."""
+    """Why transport is not chosen; empty if it is."""
     quadratics = problem.change.quadratics
     reason = why_not(quadratics, problem.posterior.base.noise, predicted=problem.observed is not None)
     if not reason and ess < ENOUGH and problem.change.cuts:

@@ -15,7 +15,11 @@ __all__ = ["GradientGuided", "check_learned"]
 
 
 class GradientGuided(Wrapped):
-    """The score plus the gradient of a log ratio."""
+    """The score plus the gradient of a log ratio.
+
+    Attributes:
+        needs_mean_gradient: whether the log ratio depends on z through the denoised mean, too.
+    """
 
     needs_mean_gradient: bool = True
 
@@ -30,7 +34,7 @@ class GradientGuided(Wrapped):
         raise NotImplementedError
 
     def mean(self, z: Tensor, s: Tensor) -> Tensor:
-        tracked = torch.is_grad_enabled() and z.requires_grad  # a density is asked for: it needs dmean/dz
+        tracked = torch.is_grad_enabled() and z.requires_grad  # a log-density needs the derivative of the mean
         with torch.enable_grad():
             z = z if tracked else z.detach().requires_grad_(True)
             if self.needs_mean_gradient or tracked:
@@ -40,7 +44,7 @@ class GradientGuided(Wrapped):
                     mean = self.inner.mean(z, s)
             a = self.log_ratio(z, s, mean)
             gradient = torch.zeros_like(z)
-            if a.requires_grad:  # not where every mean lies outside q's support
+            if a.requires_grad:  # a is constant where every mean lies outside q's support
                 (gradient,) = torch.autograd.grad(a.sum(), z, create_graph=tracked)
             guided = mean + s**2 * gradient.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0)
         return guided if tracked else guided.detach()

@@ -67,7 +67,7 @@ class Drawn:
         theta: standardised draws, with shape (n, K, D); NaN at an observation where the method failed.
         log_w: log prior-ratio weights of the base draws that the method made on its way, with shape (pool, K); None if
             it made none.
-        told: for each observation, one sentence that says what was done there; () if there is nothing to say.
+        told: what was done at each observation, in one sentence each; () if there is nothing to say.
         failed: the observations (counted from 0) where the method could not draw, each with the reason.
         figures: figures of the method by name, each with one number for each observation.
     """
@@ -90,8 +90,8 @@ class Method(ABC):
         corrections: Langevin corrections that the method needs after each step of the sampler.
         has_density: whether the guided denoiser is a fixed, differentiable function, so that its draws have a density.
         pools: whether the method draws many base samples at each observation.
-        reweights: whether its draws are base samples, resampled by r and not moved: as good as these weights are.
-        why: one sentence: why this method was taken.
+        reweights: whether its draws are resampled base samples that are not moved, so that the weights limit their quality.
+        why: one sentence: why this method was chosen.
     """
 
     name: ClassVar[str]
@@ -207,7 +207,7 @@ class Method(ABC):
         return moved
 
     def because(self, why: str) -> Method:
-        """The same method with the reason why it was taken."""
-        told = copy.copy(self)
-        told.why = why
-        return told
+        """The same method with the reason why it was chosen."""
+        copied = copy.copy(self)
+        copied.why = why
+        return copied

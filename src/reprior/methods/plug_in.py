@@ -6,8 +6,10 @@ V^-1 = C^-1 + I/s^2 and C the posterior covariance, the expectation is closed:
 
     a = log r(mu) + 1/2 (h - L mu)' (V^-1 + L)^-1 (h - L mu) + (a term in s alone)
 
-which is exact for Gaussian posteriors at every noise. Both fail where the posterior has several modes at high noise; the
-first is good while min(s^2, C) |Hessian of log r| is small.
+which is exact for Gaussian posteriors at every noise. Both fail at high noise where the posterior has several modes. The
+first is accurate while min(s^2, C) |Hessian of log r| is small.
+
+The first form is diffusion posterior sampling (Chung et al. 2023, arXiv 2209.14687) with log r as the log-likelihood.
 """
 
 from __future__ import annotations
@@ -25,12 +27,12 @@ from reprior.quadratic import Quadratic
 
 __all__ = ["SOME_DRAWS", "PlugIn", "PlugInGuided", "plug_in_value", "posterior_draws", "precision_of"]
 
-SOME_DRAWS = 200
-SOME_SAMPLER = Sampler(steps=16)
+SOME_DRAWS = 200  # base draws that estimate a posterior standard deviation to 5 %
+SOME_SAMPLER = Sampler(steps=16)  # a width needs no finer draws
 
 
 def posterior_draws(denoiser: Denoiser, generator: Generator, n: int = SOME_DRAWS) -> Tensor:
-    """A few base draws at each bound observation, with shape (n, K, D), to learn the posterior's width from."""
+    """A few base draws at each bound observation, with shape (n, K, D), to estimate the posterior's width."""
     return chunked(denoiser, n, SOME_SAMPLER, generator)
 
 
@@ -39,7 +41,7 @@ def precision_of(draws: Tensor, d: int) -> Tensor:
     theta = draws[..., :d].transpose(0, 1).double()
     gap = theta - theta.mean(1, keepdim=True)
     cov = gap.transpose(1, 2) @ gap / (theta.shape[1] - 1)
-    # A few draws do not settle small correlations: shrink them, the more the more parameters there are.
+    # Few draws do not determine small correlations: shrink these, more so with more parameters.
     keep = 1 - d / theta.shape[1]
     cov = keep * cov + (1 - keep) * torch.diag_embed(cov.diagonal(dim1=1, dim2=2))
     cov = cov + torch.diag_embed(1e-8 + 1e-6 * cov.diagonal(dim1=1, dim2=2))
@@ -71,9 +73,8 @@ def plug_in_value(
     # Where q is wider than p, V^-1 + L may not be positive: then r has no expectation there; keep log r(mu).
     factor, failed = torch.linalg.cholesky_ex(total)
     factor = torch.where((failed > 0)[..., None, None], eye, factor)
-    inverse = torch.cholesky_inverse(
-        factor
-    )  # shared by all rows of one noise level: far cheaper than to solve for each
+    # One inverse for all rows of a noise level is far cheaper than one solution for each row.
+    inverse = torch.cholesky_inverse(factor)
     gain = 0.5 * (slope * (slope.unsqueeze(-2) @ inverse).squeeze(-2)).sum(-1)
     value = -0.5 * ((theta @ L) * theta).sum(-1) + theta @ h + power * quadratic.c
     return value + torch.where(failed > 0, torch.zeros_like(gain), gain)

@@ -44,7 +44,7 @@ class SIRSettings:
 
 
 class SIR(Method):
-    """Importance resampling (Rubin 1987)."""
+    """Importance resampling (Rubin 1987): a pool of base samples, resampled with weights r."""
 
     name = "sir"
     summary = "importance resampling of a pool of base samples"

@@ -5,13 +5,17 @@ Gaussian N(z; theta_0, S) by another Gaussian in theta_0, and
 
     E_q[theta_0 | z, S, x] = E_p[theta_0 | z', S', x],    S'^-1 = S^-1 + L,    z' = S' (S^-1 z + h)
 
-so the guided denoiser is the base denoiser asked at another point and another noise. The base must know that noise: L
-a multiple of I needs one scalar level, L diagonal one level per parameter, any other L a full covariance. Directions
-in which q is wider than p (negative eigenvalues of L) exist only below the noise where S^-1 + L stays positive.
+so the guided denoiser is the base denoiser evaluated at another point z' and another noise S'. The base must have been
+trained with that kind of noise: one scalar level if L is a multiple of I, one level per parameter if L is diagonal, a
+full covariance for any other L. Where q is wider than p in some direction, L has a negative eigenvalue, and S' exists
+only at noise low enough that S^-1 + L is positive.
 
 A mixture q = sum_k w_k N_k over a Gaussian p is drawn component by component, with weights w_k E_p(theta|x)[N_k / p].
-Where too few base draws reach a component, its weight is found in steps: with r_k = N_k / p, and draws of
-p(theta|x) r_k^b by transport, E[r_k] is the product of the E_b[r_k^(b' - b)].
+Where few base draws lie in a component, its weight is found by tempering. With r_k = N_k / p and powers
+0 = b_0 < b_1 < ... < 1, transport draws from p(theta|x) r_k^b, and E_p(theta|x)[r_k] is the product over the steps of the
+mean of r_k^(b_{i+1} - b_i) over the draws at b_i.
+
+The isotropic case (L a multiple of I) is that of Spectra (arXiv 2610.08021).
 """
 
 from __future__ import annotations
@@ -35,18 +39,25 @@ from reprior.weights import relative_ess, temper_step
 
 __all__ = ["Transport", "TransportSettings", "Transported", "largest_noise", "why_not"]
 
-FAR = 4.0  # z' / sqrt(1 + s'^2) beyond this was hardly ever seen in training
-MARGIN = 0.8  # of the noise at which S^-1 + L stops being positive
-START = 3.0  # the process must start at this many posterior standard deviations
-INSIDE = 0.1  # the fraction of a posterior inside q's bounds, below which the fallback draws
-COMPONENT_EFFECTIVE = 200  # of these draws that must count for a component, or its weight is found in steps
-COMPONENT_ESS = 0.2  # ESS/N that such a step keeps
-COMPONENT_STEPS = 32  # sampler steps behind the weights of the components, which need no finer draws
-LIGHT_PROBES = 30  # draws that tell a width, at each observation of a calibration
+FAR = 4.0  # training has z / sqrt(1 + s^2) of about unit variance, so a value beyond 4 was hardly ever seen
+MARGIN = 0.8  # we start at this fraction of the noise where S^-1 + L becomes singular, to stay clear of it
+START = 3.0  # posterior standard deviations: noise from which the reverse process loses memory of its start
+INSIDE = 0.1  # if less of a posterior than this fraction lies inside q's bounds, redrawing is slow: the fallback draws
+COMPONENT_EFFECTIVE = (
+    200  # effective draws: with fewer, the weight of a component is off by over 7 %, so it is tempered
+)
+COMPONENT_ESS = 0.2  # relative ESS that a step of this tempering keeps
+COMPONENT_STEPS = 32  # sampler steps of the draws that give component weights: averages over draws need no more
+LIGHT_PROBES = 30  # draws from which a calibration estimates each posterior width, to about 13 %
 
 
 class Transported(Wrapped):
-    """The denoiser of p(theta | x) exp(quadratic), by asking the base elsewhere."""
+    """The denoiser of p(theta | x) exp(quadratic): the base evaluated at z' and S'.
+
+    Arguments:
+        inner: the denoiser of p(theta | x).
+        quadratic: log r, or a part of it, in standardised units.
+    """
 
     def __init__(self, inner: Denoiser, quadratic: Quadratic):
         top = float(torch.linalg.eigvalsh(quadratic.L).max())
@@ -92,8 +103,8 @@ def largest_noise(quadratic: Quadratic) -> float:
         if s >= ceiling:
             continue
         var = 1 / (1 / s**2 + values)
-        # z' = S'(S^-1 z + h): its part that does not shrink with z is S' h, against the spread it was trained for. In the
-        # axes of the parameters: those of L are rounding where it has equal eigenvalues.
+        # z' = S' (S^-1 z + h). Its part S' h does not depend on z and is compared with the spread of z in training. We
+        # compare along the parameters, because the eigenvectors of L are arbitrary where its eigenvalues are equal.
         shift, spread = vectors @ (var * h), vectors.square() @ var
         if bool((shift.abs() <= FAR * torch.sqrt(1 + spread)).all()):
             return s
@@ -124,8 +135,8 @@ class TransportSettings:
     """Settings of transport.
 
     Attributes:
-        probes: base draws that tell how wide a posterior is.
-        component_draws: base draws that tell how much each component of a mixture weighs.
+        probes: the number of base draws from which the width of a posterior is estimated.
+        component_draws: the number of base draws from which the weights of mixture components are estimated.
     """
 
     probes: int = SOME_DRAWS
@@ -137,19 +148,17 @@ class TransportSettings:
 
 
 class Transport(Method):
-    """Transport: the base asked at another point and another noise.
-
-    The isotropic case is that of Spectra (arXiv 2610.08021).
+    """Transport: the base evaluated at another point and another noise. Isotropic case: Spectra (arXiv 2610.08021).
 
     Arguments:
         problem: the base and the change of prior.
-        settings: how many draws tell a width and a weight.
-        fallback: draws for observations whose posterior (or predictive) is too wide for the noise that transport can
-            start at; without one they are refused.
+        settings: how many draws estimate a width and a weight.
+        fallback: the method that draws at observations where transport cannot: the posterior (or predictive) is too wide
+            for the noise that transport can start at, or mostly outside q's bounds. Without one, the former are refused.
     """
 
     name = "transport"
-    summary = "exact for Gaussian changes: the base asked at another point and noise"
+    summary = "exact for Gaussian changes: the base evaluated at another point and noise"
     Settings = TransportSettings
     settings: TransportSettings
 
@@ -177,7 +186,7 @@ class Transport(Method):
         if reason:
             return dict.fromkeys(range(denoiser.observations), f"transport cannot make this change of prior: {reason}")
         starts = [min(denoiser.s_max, largest_noise(quadratic)) for quadratic in self.quadratics]
-        if min(starts) >= denoiser.s_max:  # it reaches the noise that the base starts at
+        if min(starts) >= denoiser.s_max:  # transport can start where the base starts
             return {}
         draws = posterior_draws(denoiser, generator, self.settings.probes)
         spread = draws.std(0)  # of all that is diffused: the parameters, and the predicted entries of x
@@ -206,28 +215,30 @@ class Transport(Method):
             refused |= self._cut_away(denoiser, generator)
         theta = denoiser.x.new_full((n, denoiser.observations, denoiser.dim), torch.nan)
         weights = theta.new_full((len(self.quadratics), denoiser.observations), torch.nan)
-        mine = [k for k in range(denoiser.observations) if k not in refused]
-        if mine:
-            some = denoiser.select(mine) if refused else denoiser
-            theta[:, mine], weights[:, mine] = self._transport(some, n, sampler, generator)
-        told = ["the base was asked at another point and noise, which is exact for this change"] * theta.shape[1]
+        possible = [k for k in range(denoiser.observations) if k not in refused]
+        if possible:
+            some = denoiser.select(possible) if refused else denoiser
+            theta[:, possible], weights[:, possible] = self._transport(some, n, sampler, generator)
+        done = ["the base was evaluated at another point and noise, which is exact for this change"] * theta.shape[1]
         for k, reason in refused.items():
             if self.fallback is None:
-                told[k], failed[k] = "not drawn", reason
+                done[k], failed[k] = "not drawn", reason
                 continue
             drawn = self.fallback.draw(denoiser.select(k), n, sampler, generator)
             theta[:, k] = drawn.theta[:, 0]
-            told[k] = f"drawn by {self.fallback.name}, as {reason.split('. ', 1)[0]}"
+            done[k] = f"drawn by {self.fallback.name}, as {reason.split('. ', 1)[0]}"
             if drawn.failed:
                 failed[k] = drawn.failed[0]
         figures = {f"weight of component {j + 1}": tuple(w.tolist()) for j, w in enumerate(weights)}
-        return Drawn(theta, None, tuple(told), failed, figures if len(weights) > 1 else {})
+        return Drawn(theta, None, tuple(done), failed, figures if len(weights) > 1 else {})
 
     def _cut_away(self, denoiser: Denoiser, generator: Generator) -> dict[int, str]:
-        """The bound observations of whose posterior q's bounds leave too little to draw again what falls outside."""
+        """The bound observations whose posterior lies mostly outside q's bounds, where redrawing would be too slow."""
         draws = posterior_draws(denoiser, generator, self.settings.probes)
         inside = torch.isfinite(self.change(draws[..., : len(self.quadratics[0].h)])).double().mean(0).tolist()
-        return {k: "q's bounds cut it away" for k, fraction in enumerate(inside) if fraction < INSIDE}
+        return {
+            k: "q's bounds cut most of its posterior away" for k, fraction in enumerate(inside) if fraction < INSIDE
+        }
 
     def lighter(self, draws: int = 200) -> Method:
         settings = TransportSettings(LIGHT_PROBES, min(draws, self.settings.component_draws))
@@ -258,13 +269,13 @@ class Transport(Method):
         pick = torch.multinomial(weights.T, n, replacement=True, generator=generator).T.to(pool.device)
         theta = pool.new_empty(n, *pool.shape[1:])
         for c, quadratic in enumerate(self.quadratics):
-            mine = pick == c  # (n, K)
-            counts = mine.sum(0).tolist()
+            chosen = pick == c  # (n, K)
+            counts = chosen.sum(0).tolist()
             if max(counts) == 0:
                 continue
             draws = chunked(Transported(denoiser, quadratic), max(counts), sampler, generator)
             for k, count in enumerate(counts):
-                theta[mine[:, k], k] = draws[:count, k]
+                theta[chosen[:, k], k] = draws[:count, k]
         return theta, weights.to(theta)
 
     @staticmethod

@@ -1,4 +1,4 @@
-"""No change: q equals p, or the base is wanted for comparison."""
+"""No change: for q = p, or to compare with the base."""
 
 from __future__ import annotations
 

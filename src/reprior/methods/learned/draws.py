@@ -1,8 +1,9 @@
 """Base draws for the training set of a learned ratio, kept in a folder where one is given.
 
-They take most of the time that the paper's settings need (420,000 draws), and no estimator changes them: with a folder,
-the next estimator on the same base, or a call that was cut off, finds them there. A file is named by all that its draws
-depend on: what the base answers at a few states of its observations, the sampler, and the state of the generator.
+With the paper's settings (420,000 draws) they take most of the time, and they do not depend on the estimator. With a
+folder, another estimator on the same base, or the rerun of an interrupted call, finds them there. The name of a file is a
+fingerprint of all that its draws depend on: the base's denoised means at a few states of its observations, the sampler,
+and the state of the generator.
 """
 
 from __future__ import annotations
@@ -70,5 +71,5 @@ def _key(denoiser: Denoiser, draws: int, sampler: Sampler, generator: Generator)
     """All that the draws depend on."""
     z = torch.linspace(-1, 1, 3 * denoiser.dim).reshape(3, 1, -1).expand(-1, denoiser.observations, -1).to(denoiser.x)
     levels = (denoiser.s_min, 0.3, 1.0, denoiser.s_max)
-    answers = [denoiser.mean(z, z.new_tensor(s)) for s in levels]
-    return {"base": answers, "levels": levels, "draws": draws, "sampler": sampler, "state": generator.get_state()}
+    means = [denoiser.mean(z, z.new_tensor(s)) for s in levels]
+    return {"base": means, "levels": levels, "draws": draws, "sampler": sampler, "state": generator.get_state()}

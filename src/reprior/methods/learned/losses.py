@@ -28,12 +28,13 @@ from reprior.errors import InputError
 
 __all__ = ["ESTIMATORS", "loss_of"]
 
-# e^a overflows float32 beyond 88, and its square beyond 44: from here on it goes on as a straight line. A clamp would
-# end the slope there, and the loss would never lead back.
+# e^a overflows float32 beyond a = 88, and its square beyond 44. Above this value of a the exponential is continued as a
+# straight line. A clamp would have no slope there, so that training could not lead back.
 _LARGEST = 15.0
 
 
 def _exp(u: Tensor) -> Tensor:
+    """e^u, continued as a straight line above _LARGEST."""
     kept = u.clamp(max=_LARGEST)
     return torch.exp(kept) * (1 + (u - kept))
 

@@ -1,7 +1,7 @@
-"""The network of a learned ratio, with the plug-in value as a starting point.
+"""The network of a learned ratio, with the plug-in value (`reprior.methods.plug_in`) as a starting point.
 
-g and the network are zero at first, so training starts from the plug-in value and the gate g(s) switches it off where it
-is wrong.
+a(z, s, x) = (1 + g(s)) plug-in value + network(z, s, x). The gate g and the network are zero before training, so training
+starts from the plug-in value. Training can move g(s) to -1 at noise levels where the plug-in value is wrong.
 """
 
 from __future__ import annotations

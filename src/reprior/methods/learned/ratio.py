@@ -1,8 +1,8 @@
 """Density-ratio guidance: the paper's method, with its five estimators.
 
-A network a(theta_t, x, t) is trained on stored simulations and base samples to be the log ratio of q and p along the
-diffusion, and its gradient is added to the base score. The estimators differ in their loss alone
-(`reprior.methods.learned.losses`). The paper is "Guidance for Prior Change via Density Ratio Estimation".
+A network a(theta_t, x, t) learns the log ratio of q and p along the diffusion from stored simulations and base samples.
+Its gradient is added to the base score. The estimators differ in their loss alone (`reprior.methods.learned.losses`). The
+paper is "Guidance for Prior Change via Density Ratio Estimation" (Zang, Liu and Lin).
 """
 
 from __future__ import annotations

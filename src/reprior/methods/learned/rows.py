@@ -17,8 +17,8 @@ from reprior.quadratic import Quadratic
 
 __all__ = ["NOISY_COPIES", "Rows", "add_noise", "join", "mean_over_parts", "noisy_rows"]
 
-NOISY_COPIES = 4  # of a training set where denoised means are needed: each is one evaluation of the base a row
-LOG_MEAN, LOG_STD = -0.7, 1.5  # of log s, with time="log", in standardised units of theta
+NOISY_COPIES = 4  # noisy copies of a training set with denoised means: each costs one evaluation of the base per row
+LOG_MEAN, LOG_STD = -0.7, 1.5  # mean and spread of log s for time="log": most s lie between 0.1 and 2 prior widths
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Rows:
 
 
 def draw_noise(n: int, time: str, s_min: float, s_max: float, generator: Generator) -> Tensor:
-    """Noise levels for n rows, with shape (n, 1)."""
+    """Noise levels for n rows, with shape (n, 1); time is "vp" (uniform in VP time) or "log" (log-normal)."""
     if time == "vp":
         vp = VP()
         t = vp.t_min + torch.rand(n, 1, generator=generator, dtype=torch.float64) * (vp.t_max - vp.t_min)
@@ -72,9 +72,10 @@ def noisy_rows(
 
 
 def _means(posterior: Posterior, pool: TrainingSet, z: Tensor, s: Tensor, transported: Quadratic | None) -> Tensor:
+    """The base's denoised means of noisy rows z, with shape (n, D), at noise s, with shape (n, 1)."""
     predict, device = z.shape[1] > posterior.dim, posterior.device
     out = torch.empty_like(z)
-    if pool.draws:  # the same number of draws at each observation: encode each observation once
+    if pool.draws:  # all observations have the same number of draws, so each is encoded only once
         block = max(1, ROWS // pool.draws)
         for i in range(0, len(pool.x), block):
             x = pool.x[i : i + block]
@@ -91,7 +92,7 @@ def _means(posterior: Posterior, pool: TrainingSet, z: Tensor, s: Tensor, transp
 
 
 def mean_over_parts(value: Callable[[Tensor], Tensor], rows: Tensor) -> float:
-    """The mean of a loss over many rows, a part of them at a time; each part counts by its size.
+    """The mean of a loss over many rows, computed in parts of ROWS rows to bound the memory.
 
     Arguments:
         value: the mean loss of some rows, given their indices.

@@ -1,13 +1,13 @@
 """Settings of a learned ratio: this library's own (`BEST`) and the paper's (`PAPER`).
 
 - `PAPER`: joint weights, network and training as the paper states them.
-- `BEST` (the default): the posterior ratio, weights normalised within each x, x drawn where it will be asked, and the
-  plug-in value (`reprior.methods.plug_in`) as a starting point that a learned gate switches off where it is wrong. The
-  held-out loss of the ratio, a proper score, decides between with and without, and when to stop.
+- `BEST` (the default): the ratio of posteriors, with weights normalised within each x, at x that are likely under q. The
+  plug-in value (`reprior.methods.plug_in`) is the starting point, and a learned gate can switch it off. The held-out loss
+  of the ratio, a proper score, decides whether the plug-in value is used, and when to stop.
 
-With ``on="transport"`` the quadratic part of log r is transported (`reprior.methods.transport`, exact), and only the
-rest is learned, on draws of the transported base. `BEST` does so where the base can express log r, or all but little of
-it, and learns on the base itself elsewhere.
+With ``on="transport"`` the quadratic part of log r is transported (`reprior.methods.transport`, exact). The network then
+learns log r minus that part, on draws of the transported base. `BEST` does so where transport can make all or nearly all of
+the change; elsewhere it learns on the base itself.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class RatioSettings:
     Attributes:
         weights: "posterior" (normalised within each x) or "joint" (the paper's).
         plug_in: whether the plug-in value takes part: "choose" (the held-out loss decides), "on" or "off".
-        on: what the ratio is learned on: the "base", "transport" of the quadratic part of log r (posterior weights only),
-            or "choose": transport where that makes the change but for little.
+        on: what the ratio is learned on: the "base"; "transport" of the quadratic part of log r (posterior weights only);
+            or "choose": transport where it makes all or nearly all of the change, else the base.
         observations: the number of observations that base samples are drawn at.
         draws: base samples for each of them.
         time: how noise is drawn: "vp" (uniform in VP time, as in the paper) or "log" (log-normal).
@@ -91,7 +91,7 @@ class RatioSettings:
 
     @property
     def largest_noise(self) -> float:
-        """The largest noise that the training sees: beyond it, the network says nothing."""
+        """The largest noise level in training; the network is not used above it."""
         return float(VP().level(VP().t_max)) if self.time == "vp" else math.inf
 
 

@@ -1,8 +1,8 @@
 """Training a learned ratio on weighted base samples.
 
-A network alone sees fresh noise in each step. Where denoised means are needed (by the plug-in value), each of a few
-copies of the training set gets its own noise and its means, computed once, and minibatches are drawn from these. The
-noise of held-out rows is fixed.
+Without the plug-in value, each training step draws fresh noise. The plug-in value needs denoised means, which are costly:
+then a few copies of the training set get noise and denoised means once, and minibatches are drawn from these. The noise of
+held-out rows never changes, so that their losses can be compared.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from reprior.weights import relative_ess
 
 __all__ = ["Learned", "learn"]
 
-FEWEST = 4.0  # effective draws per observation, below which the weights can neither teach nor judge
-TRIAL = 8  # a trial takes one step in so many
-NEARLY = 0.98  # the relative ESS that transport must leave, to take over what it can of log r
-OBSERVATIONS, DRAWS = 16, 500  # stored observations, and base draws at each, on which that is measured
+FEWEST = 4.0  # effective draws per observation: with fewer, the weights can neither train nor judge a network
+TRIAL = 8  # a trial run has 1 / TRIAL of the training steps: enough to rank two options
+NEARLY = 0.98  # "choose" transports a part of log r if the weights of log r minus that part have this relative ESS
+OBSERVATIONS, DRAWS = 16, 500  # stored observations, and base draws at each, on which this ESS is measured
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -48,7 +48,7 @@ class Learned:
         model: the trained ratio.
         transported: the part of log r that is transported, or None.
         result: what the training did.
-        notes: figures of the training: the relative ESS of the weights, held-out losses, seconds, observed entries of x.
+        notes: figures of the training: relative ESS of the weights, held-out losses, seconds, observed entries of x.
     """
 
     model: RatioModel
@@ -104,12 +104,12 @@ def _transported(problem: Problem, settings: RatioSettings) -> Quadratic | None:
 
 
 def _makes_all(problem: Problem) -> bool:
-    """Whether one transport makes the whole change at typical observations (a mixture takes one for each component)."""
+    """Whether one transport makes the whole change at typical observations; a mixture needs one for each component."""
     return len(problem.change.quadratics or []) == 1 and not refusal(problem)
 
 
 def _rest_ess(problem: Problem, part: Quadratic) -> float:
-    """The median relative ESS, over typical observations, of the weights that remain once a part is transported."""
+    """The median relative ESS of the weights of log r minus a transported part, over typical observations."""
     posterior, change = problem.posterior, problem.change
     if posterior.simulations is None or largest_noise(part) < posterior.base.s_max:
         return 0.0
@@ -153,7 +153,7 @@ def _fit(
     fresh: bool = False,
     untrained: bool = False,
 ) -> tuple[RatioModel, FitResult]:
-    """Trains one network; ``fresh`` noise in each step, or left ``untrained``, which is the plug-in value."""
+    """Trains one network. ``fresh``: new noise in each step. ``untrained``: no training, which gives the plug-in value."""
     posterior, device = problem.posterior, problem.posterior.device
     features = features_of(posterior.base, data.x, ROWS)
     with seeded(problem.seed):
@@ -194,7 +194,7 @@ def _fit(
         label=label,
         progress=problem.progress,
     )
-    if first < result.best_loss:  # the plug-in value alone is better than what few weighted draws can teach
+    if first < result.best_loss:  # with few effective draws the plug-in value alone can be better than the network
         model.load_state_dict(start)
         result = replace(result, best_step=0, best_loss=first)
     return model.requires_grad_(False), result

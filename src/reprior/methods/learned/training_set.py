@@ -1,9 +1,10 @@
-"""The training set of a learned ratio: base samples, weighted by r, at the observations where they will be asked.
+"""The training set of a learned ratio: base samples, weighted by r, at observations that are likely under q.
 
 The guidance is the gradient of a log ratio in theta_t, so any factor that depends on x alone drops out. ``joint``
 weights r(theta_0) estimate log q(theta_t, x)/p(theta_t, x), as in the paper. ``posterior`` weights are normalised
-within each x and estimate log q(theta_t | x)/p(theta_t | x): the same gradient, far less variance. Their x are stored
-ones, half of them resampled towards q's marginal (with weights r, tempered where few would dominate).
+within each x and estimate log q(theta_t | x)/p(theta_t | x). This has the same gradient and far less variance. Its
+observations are stored x, half of them resampled with weights r towards q's marginal; the weights are tempered where a few
+rows would dominate.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class TrainingSet:
     ess: float
 
     def split(self, fraction: float) -> tuple[Tensor, Tensor]:
-        """Row indices held out and kept: whole observations are held out (the last ones; their order is random).
+        """Row indices held out and kept. Whole observations are held out: the last ones, as their order is random.
 
         A stored x that was drawn more than once may be on both sides, each time with draws of its own.
         """
@@ -143,6 +144,7 @@ def _joint(problem: Problem, settings: RatioSettings, generator: Generator) -> T
 
 
 def _check_mass(log_r: Tensor) -> None:
+    """Refuses log weights that are all zero."""
     if bool((log_r == -torch.inf).all()):
         raise RefusedError(
             "no base draw at the stored observations has mass under the target prior: it is too narrow to learn a ratio "
