@@ -1,8 +1,9 @@
 """Training a base posterior from simulations.
 
-Few simulations, or x with many entries, must not give a posterior that is too narrow. One principle sees to it: whatever is
-fitted is judged by simulations that it has not seen. The guess is a cross-validated regression, as wide as left-out rows lie
-about it (`reprior.networks.ridge`); the network's output about it counts as far as held-out rows say that it helps.
+Few simulations, or x with many entries, must not give a posterior that is too narrow. Therefore every fit is judged by
+simulations that it has not seen. The guess is a cross-validated regression, and its width is the residual of left-out rows
+(`reprior.networks.ridge`). The network's output is scaled by the factor with the smallest loss on held-out rows, and not
+used at all where they do not clearly show that it helps.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ from reprior.training_checks import warn_of_columns, warn_of_fit, warn_of_tails
 
 __all__ = ["train"]
 
-VALIDATION_REPEATS = 4  # noise draws per held-out row, at least
-AT_ONCE = 2_500  # held-out rows, at least: fewer are repeated, with other noise
-MOST_HELD_OUT = 10_000  # rows: more would cost time and tell no more
-GUESS_SHARE = 4  # the guess gets at most one step in so many of the training
+VALIDATION_REPEATS = 4  # noise draws per held-out row, at least: without them the noise would dominate the loss
+AT_ONCE = 2_500  # rows in a held-out loss, at least: a smaller held-out set is repeated with other noise
+MOST_HELD_OUT = 10_000  # rows held out: more would cost time, and the loss is accurate enough
+GUESS_SHARE = 4  # the guess gets at most 1 / GUESS_SHARE as many steps as the training of the base
 
 
 @overload
@@ -91,24 +92,25 @@ def train(
 
     Arguments:
         theta: parameters drawn from the prior, with shape (n, d).
-        x: their simulations, with shape (n, m); rows with NaN or inf are dropped and reported (for a Simformer, NaN
+        x: their simulations, with shape (n, m); rows with NaN or inf are dropped with a warning (for a Simformer, NaN
             means missing and is kept).
         prior: the prior p that theta was drawn from.
         network: "mlp" or "simformer".
-        settings: the network's settings; if not given, what these simulations can carry (`reprior.networks.sizing`).
-        training: the training settings; likewise.
+        settings: the network's settings; if not given, chosen by the number of simulations and of entries of x
+            (`reprior.networks.sizing`).
+        training: the training settings; if not given, chosen in the same way.
         seed: the same seed gives the same posterior on the same machine.
         parameters: the names of the parameters.
         embedding: your own embedding module for x, (n, m) -> (n, e), with the MLP.
-        max_bad_fraction: the share of rows with NaN or inf that is tolerated.
+        max_bad_fraction: the fraction of rows with NaN or inf that is tolerated.
         device: where to train.
-        folder: where the state of the run is kept; the same call goes on from it, after a kill, to the same posterior.
+        folder: where the state of the run is kept; after a kill the same call resumes it and gives the same posterior.
         progress: show the progress bar with the held-out loss and the time left.
         return_fit: also return the `FitResult`.
 
     Returns: the posterior, or (posterior, fit result).
     """
-    with torch.inference_mode(False), torch.enable_grad():  # whatever the caller has switched off
+    with torch.inference_mode(False), torch.enable_grad():  # the caller may have switched gradients off
         seed = check_seed(seed)
         prior = priors.on_cpu(priors.as_prior(prior))
         chosen = default_settings(network) if settings is None else settings
@@ -120,7 +122,7 @@ def train(
         simulations = Simulations.create(theta, x, prior, parameters, max_bad_fraction, missing)
         simulations.warn_if_not_drawn(
             "Pass the prior that theta was drawn from: a wrong one makes every change of prior wrong (simulations that were "
-            "picked by their x are fine)"
+            "selected by their x are fine)"
         )
         warn_of_tails(simulations)
         warn_of_columns(simulations.x)
@@ -147,14 +149,14 @@ def train(
             scales.x.forward(simulations.x).to(device),
         )
         with seeded(seed):
-            told = base.prepare(theta_s, x_s, max(1, run.steps // GUESS_SHARE), kept)
+            prepared = base.prepare(theta_s, x_s, max(1, run.steps // GUESS_SHARE), kept)
         del theta_s, x_s
         judging = held_out.repeat(-(-AT_ONCE // len(held_out)))
-        judges = tuple(t[judging] for t in told)
+        judges = tuple(t[judging] for t in prepared)
 
         def loss(module: nn.Module, rows: Tensor, generator: torch.Generator) -> Tensor:
-            rows = kept[rows].to(told[0].device)
-            return module.loss_of(tuple(t[rows] for t in told), generator).mean()  # pyright: ignore[reportCallIssue]
+            rows = kept[rows].to(prepared[0].device)
+            return module.loss_of(tuple(t[rows] for t in prepared), generator).mean()  # pyright: ignore[reportCallIssue]
 
         def validate(module: nn.Module) -> float:
             generator = torch.Generator().manual_seed(seed + 1)
@@ -201,18 +203,18 @@ def split_rows(n: int, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
 
 @torch.no_grad()
 def _trust(base: MLPBase | MLPEnsemble, judges: tuple[Tensor, ...], rows: int, seed: int) -> tuple[float, float]:
-    """Takes as much of the network's output as the held-out rows say; none if they do not say clearly that it helps.
+    """Scales the network's output by the factor with the smallest held-out loss.
 
-    With F the output and T its target, the loss |share F - T|^2 is smallest at share = F.T / F.F, and at 0 it is that of
-    the guess alone.
+    With F the output and T its target, the loss |share F - T|^2 is smallest at share = F.T / F.F; at share = 0 it is that of
+    the guess alone. The factor is set to 0 if the gain over the guess is below its standard error.
 
     Arguments:
-        base: the network.
-        judges: held-out rows, all of them several times where they are few.
-        rows: their number.
+        base: the network; its output is scaled in place.
+        judges: held-out rows, repeated where they are few.
+        rows: their number without repeats.
         seed: seeds the noise.
 
-    Returns: the share, from 0 to 1, and the loss with it.
+    Returns: the factor, from 0 to 1, and the loss with it.
     """
     generator = torch.Generator().manual_seed(seed)
     both = square = total = torch.zeros((), dtype=torch.float64)
@@ -230,5 +232,5 @@ def _trust(base: MLPBase | MLPEnsemble, judges: tuple[Tensor, ...], rows: int, s
 
 
 def _of_rows(values: Tensor, rows: int) -> Tensor:
-    """The mean over noise and parameters, for each row, of values of rows that stand there several times."""
+    """The mean of values, with shape (repeats rows, d), over parameters and repeats, over VALIDATION_REPEATS: shape (rows,)."""
     return values.mean(-1).reshape(-1, rows).mean(0) / VALIDATION_REPEATS

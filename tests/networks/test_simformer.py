@@ -55,7 +55,7 @@ def naive(base: SimformerBase, values: Tensor, states: Tensor, off: Tensor, s: T
     own = slots[:, layout.diffused] + layout.spread(off / (width**2 + s.unsqueeze(1) ** 2).sqrt())[:, 0]
     guess = layout.spread(white)[:, 0]
     h = torch.cat([h_given, base.tokens.embed(layout.diffused, own, guess, bound.fixed[:, 0])], 1)
-    shift = base.tokens.shift(base._told(s.unsqueeze(1), bound))[:, 0]  # (K, T_u, layers + 1, w)
+    shift = base.tokens.shift(base._noise_features(s.unsqueeze(1), bound))[:, 0]  # (K, T_u, layers + 1, w)
     all_shift = torch.zeros(len(h), len(order), *shift.shape[2:])
     all_shift[:, t_c:] = shift
     seen = torch.ones(len(h), len(order), len(order), dtype=torch.bool)

@@ -8,9 +8,9 @@ With h the tokens of one layer and A(queries; keys) multi-head attention, a laye
 
 so the given half of the network depends on nothing but the data: `Transformer.encode` runs it once for each of K
 observations and keeps the keys and values of every layer; `Transformer.decode` runs the diffused half for N states of
-each observation. The two attentions of a diffused token share their queries and have a softmax each, so what the data
-say comes in whole, however many noisy tokens there are; and the keys of an observation are never copied over its
-N states. In the dense form all tokens go through `decode` as one kind.
+each observation. The two attentions of a diffused token share their queries but each has its own softmax, so the weight
+of the data does not fall with the number of noisy tokens. The keys of an observation are not copied over its N states. In
+the dense form all tokens go through `decode` as one kind.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Transformer(nn.Module):
         memory: Memory = []
         for i, block in enumerate(self.stack()):
             q, k, v = block.project(h)
-            if bias is not None:  # where all keys are absent, their values must be nothing
+            if bias is not None:  # the softmax is not zero where all keys are absent, so their values must be
                 v = v * (bias == 0).unsqueeze(1).unsqueeze(-1)
             memory.append((k, v))
             if i + 1 < len(self.blocks):
@@ -118,10 +118,10 @@ class Transformer(nn.Module):
             q, k, v = block.project(h)  # (K, N, heads, T_u, head_size)
             attended = _attend(*(part.flatten(0, 1) for part in (q, k, v)), to_own).unflatten(0, (observations, states))
             if memory is not None:
-                # The states of an observation ask the same keys: one long sequence of queries.
-                asked = q.transpose(1, 2).flatten(2, 3)
-                told = _attend(asked, *memory[i], to_given).unflatten(2, (states, tokens))
-                attended = attended + told.transpose(1, 2)
+                # All states of an observation have the same keys: one long sequence of queries.
+                queries = q.transpose(1, 2).flatten(2, 3)
+                from_given = _attend(queries, *memory[i], to_given).unflatten(2, (states, tokens))
+                attended = attended + from_given.transpose(1, 2)
             h = block.finish(h, attended, shift[..., i + 1, :])
         return self.last(h)
 

@@ -1,14 +1,15 @@
-"""How large a loss is to be expected, from what is given: so that hard observations do not drown the easy ones.
+"""A learned weight for each training row, so that wide posteriors do not dominate the loss.
 
-The squared error of a denoiser is as large as what is given leaves open. Where that differs widely from one observation
-to another (series of every size, of which the large ones are a hundred times as wide), a plain mean of it is all about
-the widest, and the network is never exact for the others. With e the error of a row and u(given, noise) learned
+The smallest squared error of a denoiser is the variance that the given data leave. It can differ by a factor of 100 or more
+between observations (series of very different amplitudes, for instance). The mean squared error is then dominated by the
+widest posteriors, and the network stays inaccurate for the others. With e the error of a row and u(given, noise) learned
 beside the network, the loss
 
     e exp(-u) + u
 
-is smallest where exp(u) is the mean of e: each row counts in units of its own expected error. The weight depends on what the
-denoiser is given alone, so its best answer is E[v | z, given] as before.
+is smallest where exp(u) is the mean of e, so each row counts in units of its own expected error. The weight depends only on
+what the denoiser is given, so the optimal denoiser is still E[v | z, given]. The loss is that of a Gaussian with learned
+variance (Kendall and Gal 2017, arXiv 1703.04977).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from torch import Tensor, nn
 
 __all__ = ["Difficulty"]
 
-LARGEST = 12.0  # of |u|
+LARGEST = 12.0  # of |u|: e^12 is beyond any ratio of errors that occurs, and keeps exp(-u) finite
 
 
 class Difficulty(nn.Module):
@@ -45,11 +46,11 @@ class Difficulty(nn.Module):
         Arguments:
             values: the variables, with shape (K, d + m); what is not given, or NaN, is not read.
             given: which variables are given, with shape (d + m,).
-            noise: the mean log of the noise levels, in units of the widths that the guess leaves open, (K, N).
+            noise: the mean log of the noise levels, in units of the guess's residual widths, with shape (K, N).
         """
         seen = given & ~torch.isnan(values)
-        told = torch.cat([torch.where(seen, values, 0.0), seen.to(values)], -1)
-        u = self.rest(self.given(told).unsqueeze(1) + self.noise(noise.unsqueeze(-1) / 2)).squeeze(-1)
+        inputs = torch.cat([torch.where(seen, values, 0.0), seen.to(values)], -1)
+        u = self.rest(self.given(inputs).unsqueeze(1) + self.noise(noise.unsqueeze(-1) / 2)).squeeze(-1)
         return LARGEST * torch.tanh(u / LARGEST)
 
     def weigh(self, error: Tensor, u: Tensor) -> Tensor:

@@ -1,17 +1,18 @@
 """Embedding networks for x: none, fully connected, a 1-D convolution or patches of a series, a set, or a peak in noise.
 
-Patches are for a long series, of one or more channels, in which positions matter: one network h reads each stretch of
-neighbouring points with half a stretch on either side, and what it finds is put side by side, in order. It is a convolution
+Patches are for a long series, of one or more channels, in which positions matter. One network h reads each stretch of
+neighbouring points with half a stretch on either side, and its outputs are concatenated in order. It is a convolution
 whose kernel is twice its stride, computed as one matrix product.
 
-A set is for x made of exchangeable items, such as independent draws. One network h reads each item, and the embedding is a
-function of the mean of h over the items, beside the items' mean, log standard deviations and correlations. It cannot learn an
-order that is not there, so it overfits far less than a network that reads all entries at once.
+A set is for x made of exchangeable items, such as independent draws (deep sets, Zaheer et al. 2017, arXiv 1703.06114). One
+network h reads each item. The embedding is a function of the mean of h over the items and of the items' mean, log standard
+deviations and correlations. It cannot depend on the order of the items, so it overfits far less than a network that reads
+all entries at once.
 
-A peak is for a series that looks alike all along, save for a peak somewhere, such as an echo in noise. One network h reads
-overlapping windows, each with its distance from the highest point of the series and with what stands around that point, so
-that it can tell noise from the wings of the peak however far they reach. The windows are read twice: the second time with the
-mean of h over all of them and the sorted entries of x. Where the peak stands is not told, only where a window is from it.
+A peak is for a series that is statistically uniform but for one peak somewhere, such as an echo in noise. One network h
+reads overlapping windows, each with its distance from the highest point of the series and with the points around that one,
+so that it can tell noise from the wings of the peak. The windows are read twice; the second time with the mean of h over
+all windows and the sorted entries of x. The position of the peak itself is not an input, only positions relative to it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from reprior.errors import InputError
 
 __all__ = ["Embedding", "build_embedding", "summary_of"]
 
-SMALLEST = 1e-3  # standard deviation, of standardised entries: keeps its logarithm finite
+SMALLEST = 1e-3  # added to the standard deviation of standardised items: keeps its logarithm finite
 KINDS = ("none", "dense", "convolution", "patches", "set", "peak")
 
 
@@ -37,13 +38,13 @@ class Embedding:
 
     Attributes:
         kind: "none" (x itself), "dense" (fully connected), "convolution" (1-D, for a series), "patches" (stretches of a
-            series), "set" (exchangeable items) or "peak" (a series that looks alike all along, save for a peak somewhere).
+            series), "set" (exchangeable items) or "peak" (a series that is uniform but for one peak somewhere).
         width: the hidden width, or the number of channels ("convolution").
         layers: the number of hidden layers (of the network on each patch, item or window).
         features: the size of the embedding.
         item: the number of neighbouring entries that make one patch, item or window.
-        step: for a "set" and a "peak", the entries from the start of one to the next: `item` or more for separate ones, less
-            for overlapping ones; 0 is `item`.
+        step: for a "set" and a "peak", the number of entries from the start of one item or window to the next: `item` or
+            more for separate ones, less for overlapping ones; 0 stands for `item`.
         channels: for "patches", the number of series that x holds, one after the other.
         extra: for "patches", the number of entries after the series that are no part of them (summaries of x, say).
     """
@@ -73,7 +74,7 @@ class Embedding:
 
     @property
     def compares(self) -> bool:
-        """Whether entries of x are compared with each other, so that they must be standardised alike."""
+        """Whether entries of x are compared with each other, so that all need the same shift and scale."""
         return self.kind == "peak"
 
 
@@ -94,7 +95,7 @@ class _Convolution(nn.Module):
 
 
 class _Patches(nn.Module):
-    """A network on each stretch of points, and a network on all that they give, in order."""
+    """A network on each stretch of points, and a network on the outputs of all of them, in order."""
 
     def __init__(self, settings: Embedding, x_dim: int):
         super().__init__()
@@ -130,7 +131,7 @@ class _Set(nn.Module):
 
 
 class _Peak(nn.Module):
-    """A network on each window and its place about the highest point, again with what the whole series says, and the mean."""
+    """A network on each window and its place about the highest point, twice (see the module), then the mean."""
 
     starts: Tensor
 
@@ -155,7 +156,7 @@ class _Peak(nn.Module):
         return self.head(torch.cat([found.mean(-2), whole], dim=-1))
 
     def _places(self, start: Tensor) -> Tensor:
-        """How far each window is from the one about the highest point, in ways that suit near ones and far ones."""
+        """The signed distance of each window from the highest point: in logarithms (near windows) and linear (far ones)."""
         distance = (self.starts - start).float()
         near, side = distance.abs().log1p() / 2, distance.sign()
         return torch.stack([side, near, side * near, distance / self.starts[-1].clamp(min=1) * 2], dim=-1)
@@ -191,11 +192,11 @@ class Moments(nn.Module):
 
 
 def summary_of(settings: Embedding, own: bool) -> nn.Module:
-    """What a regression of theta on x is linear in: the moments of a set, the sorted entries for a peak, else x.
+    """The columns of a linear regression of theta on x: the moments of a set, the sorted entries for a peak, else x.
 
     Arguments:
         settings: the embedding.
-        own: whether these settings, and not a module of the user's, embed x.
+        own: whether x is embedded by these settings and not by a module of the user's.
     """
     if own and settings.kind == "set":
         return Moments(settings.item, settings.step or settings.item)
@@ -230,8 +231,8 @@ def build_embedding(settings: Embedding, x_dim: int) -> nn.Module:
             )
         return _Patches(settings, x_dim)
     if settings.kind in ("set", "peak"):
-        left = (x_dim - settings.item) % (settings.step or settings.item)
-        if x_dim < settings.item or (left and not settings.step):
+        remainder = (x_dim - settings.item) % (settings.step or settings.item)
+        if x_dim < settings.item or (remainder and not settings.step):
             raise InputError(f"x of {x_dim} entries cannot be cut into items of {settings.item}")
         return _Set(settings) if settings.kind == "set" else _Peak(settings, x_dim)
     return _dense([x_dim] + [settings.width] * settings.layers + [settings.features])

@@ -1,9 +1,10 @@
-"""Several MLPs about one guess, each of which has not seen its own fold of the simulations.
+"""An ensemble of MLPs trained in cross-validation, for few simulations.
 
-The simulations are cut in K folds, and member k trains on all folds but the k-th. The held-out loss of a row is that of the member
-that has not seen it, so that every simulation is trained on and every simulation judges, and the loss has the standard
-error of all of them. The posterior's denoised mean is the mean of the members', which misses by less than they do alone (Lakshminarayanan et al. 2017,
-arXiv 1612.01474), so the held-out loss is on the safe side.
+The simulations are split into K folds, and member k trains on all folds but the k-th. The held-out loss of a simulation is
+that of the one member that has not seen it. Every simulation is thus used for training and for the held-out loss, which
+then has the standard error of all simulations. The ensemble's denoised mean is the average over the members. The average
+has a smaller error than a single member (Lakshminarayanan et al. 2017, arXiv 1612.01474), so the held-out loss, which
+is that of single members, errs on the safe side. All members share one Gaussian guess (`reprior.networks.guess`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["MLPEnsemble"]
 
 
 class MLPEnsemble(Base):
-    """The mean of K MLPs.
+    """K MLPs whose denoised means are averaged.
 
     Arguments:
         dim: the number d of parameters.
@@ -39,7 +40,7 @@ class MLPEnsemble(Base):
 
     @property
     def first(self) -> MLPBase:
-        """The first member; the guess and what is read of x are the same in all."""
+        """The first member; all members have the same guess and the same input from x."""
         return self.each[0]
 
     @property
@@ -67,13 +68,17 @@ class MLPEnsemble(Base):
         return (f - target).square().mean(-1)
 
     def answers(self, rows: tuple[Tensor, ...], generator: Generator) -> tuple[Tensor, Tensor]:
-        """As for one MLP: in training, the answers of all members that may see a row; else that of the one that has not."""
-        left, width, read, fold = rows
-        z_in, told, target = self.first.noisy(left, width, generator)
+        """Outputs and targets as in `MLPBase.answers`.
+
+        In training each row comes K - 1 times, once for each member that trains on it. In evaluation it comes once, for the
+        member that has not seen it, in the order of the rows.
+        """
+        scaled, width, read, fold = rows
+        z_in, features, target = self.first.noisy(scaled, width, generator)
         answers, targets, order = [], [], []
         for k, member in enumerate(self.each):
             at = ((fold != k) if self.training else (fold == k)).nonzero()[:, 0]
-            answers.append(member.residual(z_in[at], told[at], member.code_of(read[at], generator)))
+            answers.append(member.residual(z_in[at], features[at], member.code_of(read[at], generator)))
             targets.append(target[at])
             order.append(at)
         f, target = torch.cat(answers), torch.cat(targets)
@@ -83,14 +88,14 @@ class MLPEnsemble(Base):
         return f[back], target[back]
 
     def loss(self, theta: Tensor, x: Tensor, generator: Generator) -> Tensor:
-        """The denoising loss per row of the ensemble."""
-        left, width, read = self.first.rows_of(theta, x)
-        z_in, told, target = self.first.noisy(left, width, generator)
-        answers = [m.residual(z_in, told, m.from_x(m.embedding(read))) for m in self.each]
+        """The denoising loss of the averaged output, per row, with shape (n,)."""
+        scaled, width, read = self.first.rows_of(theta, x)
+        z_in, features, target = self.first.noisy(scaled, width, generator)
+        answers = [m.residual(z_in, features, m.from_x(m.embedding(read))) for m in self.each]
         return (torch.stack(answers).mean(0) - target).square().mean(-1)
 
     def trust(self, share: float) -> None:
-        """Takes a share of the networks' output; 0 leaves the guess alone."""
+        """Scales the output of every member by a factor; with 0 the guess alone remains."""
         for member in self.each:
             member.trust(share)
 
@@ -105,6 +110,8 @@ class MLPEnsemble(Base):
 
 
 class _Mean(Denoiser):
+    """The average of several denoisers of the same observations."""
+
     def __init__(self, parts: list[Denoiser]):
         self.parts, one = parts, parts[0]
         self.dim, self.noise, self.x = one.dim, one.noise, one.x

@@ -1,11 +1,11 @@
 """The one training loop: base models, ratio networks and score corrections use it.
 
-Adam on minibatches, with clipped gradients and an exponential moving average (EMA) of the weights. The held-out loss of
+AdamW on minibatches, with clipped gradients and an exponential moving average (EMA) of the weights. The held-out loss of
 the averaged weights decides which of them are kept, and when to stop.
 
-With a folder, a run that was killed goes on to the very model that it would have reached: now and then it writes its
-weights, their average, the optimiser, the learning rate and the state of the random numbers, those of torch's global
-state included, which a user's layers may draw from (dropout).
+With a folder, a run that was killed can be resumed and ends with the model that it would have reached. From time to time it
+writes its weights, their average, the optimiser, the learning rate and the states of the random numbers. Those include
+torch's global state, as a user's layers may draw from it (dropout).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from reprior.store import Store
 __all__ = ["FitResult", "Training", "fit"]
 
 SCHEDULES = ("cosine", "linear", "constant")
-SKIPPED = 0.02  # the fraction of steps without a finite gradient above which a run warns: a few do no harm
+SKIPPED = 0.02  # a run warns if more than this fraction of its steps had no finite gradient; fewer do no harm
 
 
 @dataclass(frozen=True)
@@ -96,8 +96,8 @@ class FitResult:
         history: (step, held-out loss) pairs.
         seconds: training time, over all parts of a run that was resumed.
         stopped: why it ended: "steps" or "patience"; or "not trained".
-        alone: the held-out loss of what the network starts from (the guess alone), where that was measured.
-        share: how much of the network's output is used, from 0 (the guess alone) to 1.
+        alone: the held-out loss of the guess without the network, where it was measured; else NaN.
+        share: the factor on the network's output, from 0 (the guess alone) to 1.
     """
 
     steps: int
@@ -142,9 +142,9 @@ def fit(
     run = Run(module, settings, seed)
     resume = None
     if folder is not None:
-        # The network's text names its layers: a user's own embedding has no settings that could be compared.
-        told = {name: value for name, value in asdict(settings).items() if name != "checkpoint_seconds"}
-        resume = Resume(Store(folder, "fit"), plain({**told, **(key or {}), "seed": seed, "network": str(module)}))
+        # The network's text lists its layers: a user's own embedding has no settings that could be compared.
+        compared = {name: value for name, value in asdict(settings).items() if name != "checkpoint_seconds"}
+        resume = Resume(Store(folder, "fit"), plain({**compared, **(key or {}), "seed": seed, "network": str(module)}))
     with seeded(seed):
         if resume is not None:
             resume.read(run)
@@ -178,7 +178,7 @@ def _steps(
     progress: bool,
     resume: Resume | None,
 ) -> None:
-    """Takes the steps that are left. Arguments as in `fit`."""
+    """Makes the remaining steps of a run. Arguments as in `fit`."""
     module, average, optimiser, generator = run.module, run.average, run.optimiser, run.generator
     parameters = [p for p in module.parameters() if p.requires_grad]
     module.train()

@@ -1,16 +1,16 @@
 """The guess that a base starts from: a Gaussian N(m(x), diag w(x)^2), fitted before the diffusion.
 
 The diffusion network then works on (theta - m(x)) / w(x), which has about mean zero and unit variance at every x: an
-observation that leaves a posterior a hundred times narrower than another is as well scaled as that one, and a
-linear-Gaussian posterior needs nothing learned.
+posterior that is a hundred times narrower than another is as well scaled as that one, and for a linear-Gaussian
+posterior nothing is left to learn.
 
-m is a ridge regression of theta on x plus, with ``kind="gaussian"``, a network's correction of it; w is what the
-regression leaves open, times a network's factor. The network maximises the Gaussian likelihood; the simulations
-held out choose its step and scale w so that what is left has unit variance.
+m is a ridge regression of theta on x. With ``guess="gaussian"`` a network adds a correction to m. w is the standard
+deviation of the regression's residuals, times a factor from the network. The network maximises the Gaussian likelihood.
+Held-out simulations choose its training step, and they scale w so that the held-out residuals have unit variance.
 
-The regression is cross-validated (`reprior.networks.ridge`): rows that were left out choose its penalty and tell what it leaves
-open. What is trained on top of it must not see it flattered either: `fit` returns parameters that lie as far from m(x) as
-they would if the regression had not seen their row.
+The regression is cross-validated (`reprior.networks.ridge`): rows that were left out choose its penalty and give the
+width w. The diffusion network must be trained on residuals of the same kind, not on the smaller ones of rows that the
+regression was fitted to. So `fit` returns parameters that lie as far from m(x) as if their row had been left out.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from reprior.networks.ridge import Ridge, fit_ridge
 
 __all__ = ["Guess"]
 
-NARROWEST = 1e-3  # of the spread of theta under p
-BATCH, RATE, CHECKS = 512, 2e-3, 30
-ROWS = 20_000  # rows at once
-MOST_STEPS = 4_000
-HELD_OUT, FEW = 0.05, 500  # share of the rows that is held out; so many rows at least, if that is a quarter at most
-LOG_RANGE = 7.0  # of the network's factor on the width
+NARROWEST = 1e-3  # smallest width w, in prior standard deviations: keeps (theta - m) / w finite
+BATCH, RATE, CHECKS = (
+    512,
+    2e-3,
+    30,
+)  # rows per step, learning rate, held-out losses per training: a short, plain training
+ROWS = 20_000  # rows that are evaluated together, which bounds the memory
+MOST_STEPS = 4_000  # gradient steps; the guess is only a starting point, so more are not worth their time
+HELD_OUT, FEW = 0.05, 500  # fraction of rows held out; at least FEW rows, but not over a quarter of all
+LOG_RANGE = 7.0  # largest |log| of the network's factor on the width: a factor of 1,000 either way
 
 
 class Guess(nn.Module):
@@ -35,7 +39,7 @@ class Guess(nn.Module):
 
     Arguments:
         dim: the number d of parameters.
-        summary: what the regression is linear in, (n, m) -> (n, k).
+        summary: the columns of the regression, (n, m) -> (n, k).
         size: its size k.
         embedding: the embedding of x for the network's correction, (n, m) -> (n, e); None for the regression alone.
         features: its size e.
@@ -75,11 +79,12 @@ class Guess(nn.Module):
         Arguments:
             theta: parameters, with shape (n, d).
             x: observations, with shape (n, m).
-            steps: the most steps of the network's training.
-            kept: the rows that the network may see; all by default. The regression takes all rows, each left out in turn.
-            axes: principal axes of x to return with the regression, at most.
+            steps: the largest number of steps of the network's training.
+            kept: indices of the rows that the network may see; all by default. The regression is cross-validated over all.
+            axes: the largest number of principal axes of x to return with the regression.
 
-        Returns: parameters as far from m(x) as without their own row, with shape (n, d), and the regression.
+        Returns: parameters, with shape (n, d), shifted so that theta - m(x) is the residual of a regression without their
+        row; and the regression.
         """
         ridge = fit_ridge(x, theta, axes, self.summary)
         self.slope.copy_(ridge.slope)
@@ -103,10 +108,10 @@ class Guess(nn.Module):
         return super().train(mode and not self.fitted)
 
     def _surprise(self, theta: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The negative log-density of each row, up to a constant, and what is left in units of the width."""
+        """The negative log-density of each row, up to a constant, and (theta - m) / w."""
         centre, width = self(x)
-        left = (theta - centre) / width
-        return (left.square() / 2 + width.log()).mean(-1), left
+        scaled = (theta - centre) / width
+        return (scaled.square() / 2 + width.log()).mean(-1), scaled
 
     def _train(self, theta: Tensor, x: Tensor, steps: int) -> None:
         n_held = max(1, int(HELD_OUT * len(theta)), min(FEW, len(theta) // 4))
@@ -122,7 +127,7 @@ class Guess(nn.Module):
                     each = self._surprise(theta[held], x[held])[0]
                 self.train()
                 first, now = (each if step == 0 else first), float(each.mean())
-                # The regression stays, unless a network does better by more than the standard error of that.
+                # Step 0 is the regression alone. A network replaces it if it gains more than one standard error.
                 gain = first - each
                 if now < best and (step == 0 or float(gain.mean()) > float(gain.std()) / n_held**0.5):
                     best, kept_state = now, {k: v.clone() for k, v in self.state_dict().items()}
@@ -136,8 +141,8 @@ class Guess(nn.Module):
         self.load_state_dict(kept_state)
         self.eval()
         with torch.no_grad():
-            left = self._surprise(theta[held], x[held])[1]
-            centre_free = left.square().mean(0).sqrt().clamp(0.5, 2.0)
+            scaled = self._surprise(theta[held], x[held])[1]
+            factor = scaled.square().mean(0).sqrt().clamp(0.5, 2.0)
             assert self.head is not None
-            # The factor of each width: what is left of the held-out rows gets unit variance.
-            self.head.bias[len(centre_free) :] += centre_free.log()
+            # Scale each width so that the held-out residuals have unit variance.
+            self.head.bias[len(factor) :] += factor.log()

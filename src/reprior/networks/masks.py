@@ -1,7 +1,8 @@
-"""Which variables are given, diffused or absent in training.
+"""Which variables are given, diffused or absent in the training of a Simformer.
 
-A kind of mask is drawn by its share, then the states of all variables of (theta, x). Random masks keep the neighbours
-of a patch together half of the time, so that gaps in a series, whole tokens and single entries are all trained.
+First the kind of mask is drawn, with the probabilities of `MaskMix`; then the states of all variables of (theta, x). Random
+masks keep the neighbours of a patch together half of the time, so that training has gaps in a series, whole tokens
+and single entries.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ __all__ = ["MaskMix", "draw_states"]
 
 @dataclass(frozen=True)
 class MaskMix:
-    """How often each kind of conditioning is trained; the shares sum to one.
+    """The probability of each kind of conditioning in training; they sum to one.
 
     Attributes:
         posterior: theta diffused, x given.
@@ -45,18 +46,18 @@ class MaskMix:
     def __post_init__(self) -> None:
         shares = self.shares()
         if min(shares.values()) < 0 or not math.isclose(sum(shares.values()), 1, abs_tol=1e-6):
-            raise InputError(f"mask shares must be 0 or more and sum to 1; got {shares}")
+            raise InputError(f"mask probabilities must be 0 or more and sum to 1; got {shares}")
 
     def shares(self) -> dict[str, float]:
-        """The shares by name."""
+        """The probabilities by name."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def pick(self, point: float) -> str:
-        """The name whose cumulated share covers ``point`` in [0, 1)."""
+        """The name whose interval of cumulative probability holds ``point`` in [0, 1)."""
         total, picked = 0.0, "posterior"
         for name, share in self.shares().items():
             total += share
-            picked = name if share > 0 else picked  # the last one takes what rounding leaves
+            picked = name if share > 0 else picked  # where rounding leaves the sum below point, the last one
             if point < total:
                 break
         return picked
@@ -67,7 +68,11 @@ def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, gener
 
     Arguments:
         name: a field of `MaskMix`.
-        absent: also leave out a random subset of x.
+        dim: the number d of parameters.
+        x_dim: the number m of entries of x.
+        patch: the number of neighbouring entries of x that random masks may keep together.
+        absent: also make a random subset of x absent.
+        generator: the source of randomness.
     """
     is_x = torch.arange(dim + x_dim) >= dim
     if name == "posterior":
@@ -92,6 +97,7 @@ def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, gener
 
 
 def _subset(dim: int, x_dim: int, patch: int, share: float | None, generator: Generator) -> Tensor:
+    """A random subset of the variables, each with probability ``share`` (itself uniform if None), with shape (d + m,)."""
     # Half of the time neighbours in a patch stay together: gaps in a series, and whole tokens.
     rate = float(torch.rand((), generator=generator)) if share is None else share
     run = patch if float(torch.rand((), generator=generator)) < 0.5 else 1

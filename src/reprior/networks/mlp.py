@@ -6,8 +6,10 @@ A guess N(m(x), diag w(x)^2) is fitted before training (`reprior.networks.guess`
 The observation is embedded once; its embedding and the noise enter every block through a bias. Both biases are
 computed once per observation and once per noise level, so a step of the sampler costs the blocks alone.
 
-Where simulations are few for the entries of x, the network does not read x but a summary of it (``axes``): its leading
-principal components and m(x).
+Where there are few simulations per entry of x, the network reads a summary in place of x (``axes``): the leading principal
+components of x, and m(x).
+
+The preconditioning is that of Karras et al. (2022, EDM, arXiv 2206.00364).
 """
 
 from __future__ import annotations
@@ -28,8 +30,8 @@ from reprior.networks.ridge import steady_axes
 
 __all__ = ["MLPBase", "MLPSettings"]
 
-ROWS = 20_000  # rows at once
-LEADING = 2.0  # standard deviations of the leading principal component, as the network reads it
+ROWS = 20_000  # rows of x that are evaluated together, which bounds the memory
+LEADING = 2.0  # the standard deviation that the leading principal component of x has as input of the network
 
 
 @dataclass(frozen=True)
@@ -41,11 +43,11 @@ class MLPSettings:
         width: the hidden width.
         blocks: the number of residual blocks, of two layers each.
         embedding: the embedding network for x.
-        guess: what is known before the diffusion: "linear" (a regression) or "gaussian" (a network's mean and width).
-        axes: the network reads so many principal components of x, and the guess, in place of x; 0: x itself.
-        blur: Gaussian noise on what the network reads of x, in training alone: observations that lie closer than this are
-            not told apart, so that few simulations cannot be learned by heart.
-        members: networks whose mean is taken; each holds out its own fold of the simulations in training.
+        guess: the Gaussian that is fitted first: "linear" (a regression) or "gaussian" (a network's mean and width).
+        axes: the number of principal components of x that the network reads, with the guess, in place of x; 0: x itself.
+        blur: standard deviation of Gaussian noise that is added to the network's input from x in training. The network
+            cannot resolve observations that lie closer than this, and so cannot memorise few simulations.
+        members: the number of networks that are averaged; in training each leaves out its own fold of the simulations.
         law: how noise is drawn in training (its kind follows `noise`).
     """
 
@@ -111,11 +113,11 @@ class MLPBase(Base):
         if axes:
             self.register_buffer("axes", torch.zeros(axes, x_dim))  # in units of the spread along them
             self.register_buffer("axes_offset", torch.zeros(axes))
-        told = {"scalar": 1, "diagonal": dim, "full": dim * (dim + 1) // 2}[settings.noise]
+        noise_size = {"scalar": 1, "diagonal": dim, "full": dim * (dim + 1) // 2}[settings.noise]
         w, k = settings.width, settings.blocks
         self.into = nn.Linear(dim, w)
         self.from_x = nn.Linear(features, w * (k + 1))
-        self.from_noise = nn.Sequential(nn.Linear(told, 32), nn.SiLU(), nn.Linear(32, w * (k + 1)))
+        self.from_noise = nn.Sequential(nn.Linear(noise_size, 32), nn.SiLU(), nn.Linear(32, w * (k + 1)))
         self.first = nn.ModuleList([nn.Linear(w, w) for _ in range(k)])
         self.second = nn.ModuleList([nn.Linear(w, w) for _ in range(k)])
         self.out = nn.Linear(w, dim)
@@ -124,27 +126,31 @@ class MLPBase(Base):
                 nn.init.zeros_(parameter)
 
     def prepare(self, theta: Tensor, x: Tensor, steps: int = 3_000, kept: Tensor | None = None) -> tuple[Tensor, ...]:
-        """Fits the guess on standardised simulations; returns what it leaves of theta, in its widths, the widths, and what
-        the network reads of x, all as they are for a row that the guess has not seen."""
+        """Fits the guess to standardised simulations and returns the rows to train on.
+
+        The rows are cross-validated: each is as it would be if the guess had been fitted without it.
+
+        Returns: (theta - m) / w, with shape (n, d); w, with shape (n, d); and the network's input from x.
+        """
         crossed, ridge = self.guess.fit(theta, x, steps, kept, self.settings.axes)
         if self.guess.embedding is not None:  # a good start for the network's own
             self.embedding.load_state_dict(self.guess.embedding.state_dict())
         if self.settings.axes:
             found = min(len(ridge.spread), steady_axes(x, self.settings.axes))
-            self.axes[:found] = (
-                LEADING * ridge.axes[:found] / ridge.spread[0]
-            )  # not whitened: noise stays small beside a signal
+            # One scale for all components: to whiten each would make noise as large as the signal.
+            self.axes[:found] = LEADING * ridge.axes[:found] / ridge.spread[0]
             self.axes_offset[:found] = -(self.axes[:found] @ x.mean(0))
         return self.rows_of(crossed, x, theta - crossed)
 
     @torch.no_grad()
     def rows_of(self, theta: Tensor, x: Tensor, own: Tensor | float = 0.0) -> tuple[Tensor, ...]:
-        """What `loss_of` takes.
+        """The rows that `loss_of` takes: (theta - m) / w, w, and the network's input from x.
 
         Arguments:
             theta: standardised parameters, with shape (n, d).
             x: standardised observations, with shape (n, m).
-            own: what the guess owes to a row itself, with shape (n, d).
+            own: m(x) fitted without the row minus m(x) fitted with it, with shape (n, d). It is added to the m(x) that the
+                network reads, so that this input is cross-validated, too.
         """
         parts = [self.guess(part) for part in x.split(ROWS)]
         centre, width = (torch.cat(part) for part in zip(*parts, strict=True))
@@ -154,7 +160,7 @@ class MLPBase(Base):
         return (theta - centre) / width, width, read
 
     def read(self, x: Tensor) -> Tensor:
-        """What the network reads of x: itself, or its principal components and the regression, with shape (n, r + d)."""
+        """The network's input from x: x itself, or its principal components and m(x), with shape (n, r + d)."""
         if not self.settings.axes:
             return x
         return torch.cat([x @ self.axes.T + self.axes_offset, self.guess.regression(x)], -1)
@@ -170,17 +176,23 @@ class MLPBase(Base):
         return self.embedding(self.read(x))
 
     def residual(self, z_in: Tensor, features: Tensor, code: Tensor) -> Tensor:
-        """F(c_in z, noise, x), with shape (*, K, D)."""
+        """The network's output F, with shape (*, K, D).
+
+        Arguments:
+            z_in: preconditioned noisy parameters c_in z, with shape (*, K, D).
+            features: features of the noise (`noise_features`).
+            code: `encode` of x.
+        """
         biases = (self.from_noise(features) + code).chunk(len(self.first) + 1, dim=-1)
         h = self.into(z_in) + biases[0]
         for first, second, bias in zip(self.first, self.second, biases[1:], strict=True):
             h = h + second(nn.functional.silu(first(nn.functional.silu(h)) + bias))
         return self.out(nn.functional.silu(h))
 
-    def denoise(self, z: Tensor, noise: Noise, told: Tensor, code: Tensor, centre: Tensor, width: Tensor) -> Tensor:
-        """E[theta_0 | z, x] from encoded x; the noise is in units of the guess's width."""
+    def denoise(self, z: Tensor, noise: Noise, features: Tensor, code: Tensor, centre: Tensor, width: Tensor) -> Tensor:
+        """E[theta_0 | z, x] from encoded x; noise and its features are in units of the guess's width."""
         z_in, skip, out_scale = noise.precondition((z - centre) / width)
-        f = self.residual(z_in, told, code)
+        f = self.residual(z_in, features, code)
         return centre + width * (skip + noise.apply(out_scale, f))
 
     def condition(self, x: Tensor, predict: bool = False) -> Denoiser:
@@ -203,27 +215,33 @@ class MLPBase(Base):
         return (f - target).square().mean(-1)
 
     def answers(self, rows: tuple[Tensor, ...], generator: Generator) -> tuple[Tensor, Tensor]:
-        """The network's output F for noise drawn at random, and its target, each with shape (n, d); the guess alone says 0."""
-        left, width, read = rows
-        z_in, told, target = self.noisy(left, width, generator)
-        return self.residual(z_in, told, self.code_of(read, generator)), target
+        """The network's output F at random noise, and its target, each with shape (n, d). F = 0 is the guess alone."""
+        scaled, width, read = rows
+        z_in, features, target = self.noisy(scaled, width, generator)
+        return self.residual(z_in, features, self.code_of(read, generator)), target
 
     def code_of(self, read: Tensor, generator: Generator) -> Tensor:
-        """`encode` of what the network reads, blurred in training."""
+        """As `encode`, from the network's input, with noise of size ``blur`` in training."""
         if self.training and self.settings.blur:
             read = read + self.settings.blur * torch.randn(read.shape, generator=generator).to(read)
         return self.from_x(self.embedding(read))
 
-    def noisy(self, left: Tensor, width: Tensor, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
-        """The network's input, what it is told of the noise, and its target, for noise drawn at random."""
-        noise, told = self.settings.law.draw(width, generator)
-        eps = torch.randn(left.shape, generator=generator).to(left)
-        z_in, skip, out_scale = noise.precondition(left + noise.apply(noise.levels, eps))
-        return z_in, told, noise.apply(1 / out_scale, left - skip)
+    def noisy(self, scaled: Tensor, width: Tensor, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """The network's input c_in z, the features of the noise, and the target of F, for noise drawn at random.
+
+        Arguments:
+            scaled: (theta - m) / w, with shape (n, d).
+            width: w, with shape (n, d).
+            generator: the source of randomness.
+        """
+        noise, features = self.settings.law.draw(width, generator)
+        eps = torch.randn(scaled.shape, generator=generator).to(scaled)
+        z_in, skip, out_scale = noise.precondition(scaled + noise.apply(noise.levels, eps))
+        return z_in, features, noise.apply(1 / out_scale, scaled - skip)
 
     @torch.no_grad()
     def trust(self, share: float) -> None:
-        """Takes a share of the network's output; 0 leaves the guess alone."""
+        """Scales the network's output by a factor; with 0 the guess alone remains."""
         self.out.weight.mul_(share)
         self.out.bias.mul_(share)
 
@@ -238,6 +256,8 @@ class MLPBase(Base):
 
 
 class _BoundMLP(Denoiser):
+    """An MLP base with its observations, which are encoded once."""
+
     def __init__(self, base: MLPBase, x: Tensor):
         self.base = base
         self.x = x
@@ -258,12 +278,12 @@ class _BoundMLP(Denoiser):
         if levels.shape[-1] > 1 and self.noise == "scalar":
             raise InputError("this base was trained with noise='scalar'; one level per parameter needs 'diagonal'")
         noise = Noise(levels / self.width)
-        told = noise_features(noise, self.noise, self.dim)
-        return self.base.denoise(z, noise, told, self.code, self.centre, self.width)
+        features = noise_features(noise, self.noise, self.dim)
+        return self.base.denoise(z, noise, features, self.code, self.centre, self.width)
 
     def mean_full(self, z: Tensor, cov: Tensor) -> Tensor:
         if self.noise != "full":
             return super().mean_full(z, cov)
         noise = full_noise(cov.to(z) / (self.width.unsqueeze(-1) * self.width.unsqueeze(-2)))
-        told = noise_features(noise, "full", self.dim)
-        return self.base.denoise(z, noise, told, self.code, self.centre, self.width)
+        features = noise_features(noise, "full", self.dim)
+        return self.base.denoise(z, noise, features, self.code, self.centre, self.width)

@@ -1,7 +1,8 @@
 """Preconditioning and training noise for scalar, per-parameter and full-covariance noise.
 
-With unit-variance parameters and z = theta_0 + N(0, S), the best linear denoiser is (I + S)^-1 z, and what is left has
-covariance S (I + S)^-1. The network F therefore sees c_in z and its output is mixed in with those weights (EDM):
+With unit-variance parameters and z = theta_0 + N(0, S), the best linear denoiser is (I + S)^-1 z, and its error has
+covariance S (I + S)^-1. So the network F gets the input c_in z, and its output is scaled by the square root of that
+covariance (EDM, Karras et al. 2022, arXiv 2206.00364):
 
     D(z, S) = c_skip z + c_out F(c_in z, log S),   c_skip = (I+S)^-1,  c_out = (S (I+S)^-1)^1/2,  c_in = (I+S)^-1/2
 
@@ -55,7 +56,7 @@ def full_noise(cov: Tensor) -> Noise:
 
 
 def noise_features(noise: Noise, kind: NoiseKind, dim: int) -> Tensor:
-    """What the network is told of the noise: mean log level, the log levels, or the upper triangle of log S / 2.
+    """The network's input from the noise: the mean log level, the log levels, or the upper triangle of log S / 2.
 
     Returns: features of shape (*, 1), (*, D) or (*, D (D + 1) / 2), scaled to order one.
     """
@@ -105,10 +106,10 @@ class NoiseLaw:
         """Noise for n training rows, in units of ``width``.
 
         Arguments:
-            width: the scale of each parameter given x, with shape (n, d): noise matters about there.
+            width: the scale of each parameter given x, with shape (n, d): noise levels are drawn around it.
             generator: the source of randomness.
 
-        Returns: the noise in those units, and the features the network is told of it.
+        Returns: the noise in those units, and its features (`noise_features`).
         """
         n, d = width.shape
         typical = width.log().mean(-1, keepdim=True).exp()

@@ -1,4 +1,4 @@
-"""The network of a learned guidance: (theta_t, x, t) -> a log ratio, or a correction of the denoised mean.
+"""The network of a learned method: (theta_t, x, t) -> a log ratio, or a correction of the denoised mean.
 
 A plain MLP on the concatenation of theta_t = z / sqrt(1 + s^2) (the VP state at that noise), features of x, and time
 features. Its first layer is a sum of three linear maps, so what x and the noise contribute is computed once per
@@ -78,7 +78,7 @@ class RatioMLP(nn.Module):
             self.register_buffer("frequencies", torch.randn(settings.time_features // 2))
         else:
             self.register_buffer("frequencies", 0.35 * torch.arange(1, settings.time_features // 2 + 1).float())
-        self.eval()  # a training loop says when it trains
+        self.eval()  # the training loop switches to training mode
 
     def time(self, s: Tensor) -> Tensor:
         """Time features of noise levels with shape (*, 1), with shape (*, time_features)."""
@@ -97,11 +97,11 @@ class RatioMLP(nn.Module):
         s = s.reshape(1) if s.ndim == 0 else s
         h = self.from_z(z / torch.sqrt(1 + s**2)) + (self.from_time(self.time(s)) + code)
         low = self.training and self.settings.precision == "bfloat16"
-        with torch.autocast(z.device.type, torch.bfloat16, enabled=low):  # the first and the last layer keep all digits
+        with torch.autocast(z.device.type, torch.bfloat16, enabled=low):  # first and last layer stay in float32
             for layer in self.hidden:
                 h = layer(nn.functional.silu(h))
         return self.out(nn.functional.silu(h.to(z.dtype)))
 
     def encode(self, features: Tensor) -> Tensor:
-        """What features of x, with shape (K, x_features), add to the first layer."""
+        """The contribution of features of x, with shape (K, x_features), to the first layer, with shape (K, width)."""
         return self.from_x(features)

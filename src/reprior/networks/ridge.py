@@ -5,12 +5,13 @@ the scores T = X V,
 
     fit_l = T diag(1 / (n (e + l))) T' y = H_l y
 
-A row that was left out would have missed its y by (y_i - fit_i) / (1 - H_ii), the constant's 1 / n included in H_ii: exactly, with no
-second fit (Allen 1974, Technometrics 16, 125; Golub, Heath and Wahba 1979, Technometrics 21, 215). The penalty of each column of y
-makes the mean square of these as small as it gets; an infinite one, which leaves the mean of y, is among those tried. What the
-regression leaves open is then told by rows that it has not seen, however many columns there are.
+A fit without row i would miss y_i by exactly (y_i - fit_i) / (1 - H_ii), where H_ii includes 1 / n for the constant. No
+second fit is needed (Allen 1974, Technometrics 16, 125; Golub, Heath and Wahba 1979, Technometrics 21, 215). Each column of
+y gets the penalty with the smallest mean square of these leave-one-out residuals. The infinite penalty, whose fit is the
+mean of y, is among those tried. The residual variance is thus always that of rows which the fit has not seen, however many
+columns there are.
 
-With fewer rows than columns, T comes from the eigenvectors of XX', so that the cost goes with the smaller of n and k.
+With fewer rows than columns, T comes from the eigenvectors of XX', so the cost is set by the smaller of n and k.
 """
 
 from __future__ import annotations
@@ -24,11 +25,13 @@ from torch import Tensor
 
 __all__ = ["Ridge", "fit_ridge", "steady_axes"]
 
-LEAST = 1e-6  # penalty, of columns of about unit variance: keeps columns that repeat each other tame
-PENALTIES = 40
-CELLS = 4_000_000  # numbers in double precision that are held at once, beside the eigenvectors
-SURE = 1e-9  # of 1 - H_ii
-HALF = 1_000  # rows of each half that axes are compared on
+LEAST = (
+    1e-6  # smallest penalty, for columns of about unit variance: the fit stays stable where columns repeat each other
+)
+PENALTIES = 40  # penalties tried: neighbours differ by about a factor of two, over which the loss hardly changes
+CELLS = 4_000_000  # numbers in double precision held at once beside the eigenvectors: 32 MB
+SURE = 1e-9  # smallest 1 - H_ii: keeps the residual finite for a row that determines its own fit
+HALF = 1_000  # rows in each half of x by which `steady_axes` judges axes: an eigendecomposition of a second or less
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,8 @@ class Ridge:
     Attributes:
         slope: with shape (p, k).
         offset: with shape (p,).
-        left_out: y minus what the regression without that row says of it, with shape (n, p).
-        penalty: the penalty of each variable, with shape (p,); infinite where x tells nothing of it.
+        left_out: leave-one-out residuals: y minus its prediction by the regression without that row, with shape (n, p).
+        penalty: the penalty of each variable, with shape (p,); infinite where x has no information on it.
         axes: principal axes of x, the largest first, with shape (r, k).
         spread: the standard deviations of x along them, with shape (r,).
     """
@@ -92,7 +95,7 @@ class _Tall:
 
 @dataclass(frozen=True)
 class _Wide:
-    """The same for more columns than rows, from XX'.
+    """The principal axes of more columns than rows, from XX'.
 
     Attributes:
         x: the columns, with shape (n, k), not centred.
@@ -148,7 +151,7 @@ def fit_ridge(x: Tensor, y: Tensor, axes: int = 0, summary: Callable[[Tensor], T
     Arguments:
         x: rows, with shape (n, m).
         y: what is regressed, with shape (n, p).
-        axes: the number r of principal axes to return, at most.
+        axes: the largest number r of principal axes to return.
         summary: the columns, (n, m) -> (n, k); x itself if None.
     """
     of = summary or (lambda rows: rows)
@@ -191,12 +194,15 @@ def fit_ridge(x: Tensor, y: Tensor, axes: int = 0, summary: Callable[[Tensor], T
 
 @torch.no_grad()
 def steady_axes(x: Tensor, most: int, share: float = 0.5) -> int:
-    """How many leading principal axes are of x, not of these rows: half of the rows give axes, along which the other half
-    varies by this share of what the first does, at least.
+    """The number of leading principal axes that are a property of x and not of the particular rows.
+
+    One half of the rows gives the axes. An axis counts if the variance of the other half along it is at least a given
+    fraction of that of the first half.
 
     Arguments:
         x: rows in random order, with shape (n, m).
-        most: the most that are asked for.
+        most: the largest number to return.
+        share: this fraction.
     """
     half = min(len(x) // 2, HALF)
     if half < 2:
@@ -204,8 +210,7 @@ def steady_axes(x: Tensor, most: int, share: float = 0.5) -> int:
     one, two = x[:half] - x[:half].mean(0), x[half : 2 * half] - x[half : 2 * half].mean(0)
     e, u = torch.linalg.eigh((one @ one.T).double())
     e, u = e.flip(0)[:most], u.flip(1)[:, :most]
-    across = (
-        ((two @ one.T).double() @ u / e.clamp(min=1e-300).sqrt()).square().sum(0)
-    )  # of the other half along the axes
+    # n times the variance of the other half along the axes of the first.
+    across = ((two @ one.T).double() @ u / e.clamp(min=1e-300).sqrt()).square().sum(0)
     unsteady = ((across < share * e) | (e <= 1e-9 * e[0])).nonzero()
     return len(e) if len(unsteady) == 0 else int(unsteady[0])

@@ -1,4 +1,4 @@
-"""The state of a training run: what it consists of, and how it is kept in a folder and taken up again."""
+"""The state of a training run, and how it is written to a folder and resumed."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Resume:
         self.store.put(self.key, tensors, {**meta, "scheduler": run.scheduler.state_dict()})
 
     def read(self, run: Run) -> None:
-        """Takes up the state that was kept, if there is one."""
+        """Restores the state that was written, if there is one."""
         file = self.store.get(self.key)
         if file is None:
             self.store.warn_if_other(self.key)

@@ -45,8 +45,8 @@ from reprior.networks.tokens import (
 
 __all__ = ["PAPER_SIMFORMER", "SimformerBase", "SimformerSettings"]
 
-HELD_OUT_GROUPS = 8  # the held-out loss weighs the masks by their shares
-_FAR = -1e9  # the score of an absent key
+HELD_OUT_GROUPS = 8  # groups of held-out rows, each with its own mask: the loss then has the masks in proportion
+_FAR = -1e9  # attention score of an absent key: its softmax weight is zero
 
 
 class SimformerBase(Base):
@@ -96,7 +96,7 @@ class SimformerBase(Base):
         """Encodes what is given.
 
         Arguments:
-            values: theta and x, with shape (K, d + m); NaN where missing; of diffused ones only that is read.
+            values: theta and x, with shape (K, d + m); NaN where missing. Values of diffused variables are not read.
             states: the state of each variable, with shape (d + m,).
         """
         layout = Layout.build(states, self.grid, values.device)
@@ -132,20 +132,20 @@ class SimformerBase(Base):
         Arguments:
             off: z - m, with shape (K, N, D).
             s: noise levels, with shape (K or 1, N or 1, D or 1).
-            white: P (z - m) of the Gaussian guess, scaled to unit variance, with shape (K, N, D), or None without it: it
-                shows at full size the directions that the data leave narrow.
+            white: P (z - m) of the Gaussian guess, scaled to unit variance, with shape (K, N, D), or None without it. In
+                z - m itself the directions that the data determine well are too small to see.
             bound: what `bind` gave for the K observations.
         """
         layout, width = bound.layout, bound.guess.width
         values = layout.spread(off * (width**2 + s**2) ** -0.5) + bound.values
         guess = None if white is None else layout.spread(white)
         h = self.tokens.embed(layout.diffused, values, guess, bound.fixed)
-        shift = self.tokens.shift(self._told(s, bound))
+        shift = self.tokens.shift(self._noise_features(s, bound))
         given = 0
         if bound.given is not None:  # dense: the given tokens are tokens like the others
             given = bound.given.shape[1]
             h = torch.cat([bound.given[:, None].expand(-1, h.shape[1], -1, -1), h], -2)
-            if self.settings.tokens == "learned":  # only diffused tokens are told the noise; the paper tells all
+            if self.settings.tokens == "learned":  # only diffused tokens get the noise; in the paper all tokens do
                 shift = pad(shift, (0, 0, 0, 0, given, 0))
         h = self.layers.decode(h, shift, bound.memory, bound.bias)
         return layout.collect(self.tokens.read(layout.diffused, h[..., given:, :]))
@@ -158,8 +158,8 @@ class SimformerBase(Base):
         pulled, white, scale = bound.guess.denoise(off, s)
         return self.network(off, s, white, bound) * (scale / s**2) - pulled
 
-    def _told(self, s: Tensor, bound: Bound) -> Tensor:
-        """What a token is told of the noise, with shape (K or 1, N or 1, T_u or 1, features)."""
+    def _noise_features(self, s: Tensor, bound: Bound) -> Tensor:
+        """The input of a token from the noise, with shape (K or 1, N or 1, T_u or 1, features)."""
         if self.settings.tokens == "paper":
             return self.settings.vp.t(s[..., :1]).unsqueeze(-2)
         levels = bound.layout.spread((s / bound.guess.width).log() / 2)
@@ -195,7 +195,7 @@ class SimformerBase(Base):
         groups = min(settings.groups if self.training else HELD_OUT_GROUPS, len(values))
         losses = []
         for i, rows in enumerate(values.tensor_split(groups)):
-            # One point in each stratum: a mask with share 1/groups or more is in every batch.
+            # One point in each stratum: a mask with probability 1/groups or more is in every batch.
             name = settings.masks.pick((start + i) / groups)
             absent = float(torch.rand((), generator=generator)) < settings.absent
             states = draw_states(name, self.dim, self.x_dim, settings.patch, absent, generator)
@@ -208,7 +208,7 @@ class SimformerBase(Base):
         v = values[:, bound.layout.variables].unsqueeze(1)
         counts = ~torch.isnan(v)
         off = torch.where(counts, v, bound.guess.centre) - bound.guess.centre
-        # x is encoded once for several noisy states of a row: the more, the more of its tokens are given.
+        # x is encoded once for several noisy states of a row, and for more of them where more tokens are given.
         repeats, layout = self.settings.repeats, bound.layout
         states_per_row = max(1, min(repeats, repeats * len(layout.given) // len(layout.diffused)))
         off = off.expand(-1, states_per_row, -1)

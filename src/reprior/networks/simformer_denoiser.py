@@ -1,6 +1,6 @@
 """A Simformer that is bound to observations.
 
-What depends on the observations alone is in `Bound` and computed once; `SimformerDenoiser` sorts states and noise
+`Bound` holds what depends on the observations alone and is computed once. `SimformerDenoiser` sorts states and noise
 levels of any shape by observation and evaluates them in parts.
 """
 
@@ -28,7 +28,7 @@ _TOKENS_AT_ONCE = 2048  # states are evaluated in parts of about this many token
 
 @dataclass(frozen=True)
 class Bound:
-    """What K observations give to every state: computed once, in `SimformerBase.bind`.
+    """The part of the network's input that depends on K observations alone, from `SimformerBase.bind`.
 
     Attributes:
         layout: where the variables are.
@@ -36,7 +36,7 @@ class Bound:
         memory: keys and values of the given tokens in every layer; None without any, or with dense attention.
         given: the given tokens, with shape (K, T_c, w), for dense attention; else None.
         values: given values in the slots of the diffused tokens, with shape (K, 1, T_u, patch).
-        fixed: the part of the diffused tokens that no state changes, with shape (1, 1, T_u, w) or (K, 1, T_u, w).
+        fixed: the part of the diffused tokens that is the same for all states, with shape (1 or K, 1, T_u, w).
         bias: score bias of absent keys, with shape (K, 1, T_c + T_u), or None.
     """
 
@@ -63,7 +63,7 @@ class SimformerDenoiser(Denoiser):
         self.noise, self.s_min, self.s_max = base.noise, base.s_min, base.s_max
         self.observations = len(x)
         values = torch.cat([x.new_zeros(len(x), base.dim), x], -1)
-        # What is predicted is not missing: its noisy value will be there.
+        # An entry that is predicted is not missing: the sampler provides its noisy value.
         self.bound = base.bind(torch.where((states == DIFFUSED).to(x.device), 0.0, values), states)
         self.dim = len(self.bound.layout.variables)
 

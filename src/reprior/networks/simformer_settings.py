@@ -41,17 +41,17 @@ class SimformerSettings:
         widening: the hidden width of the MLPs, in units of the width.
         theta_patch: how many neighbouring parameters share a token.
         patch: how many neighbouring entries of x share a token.
-        masks: how often each kind of conditioning is trained.
+        masks: the probability of each kind of conditioning in training.
         groups: a training batch is split into this many groups of rows, each with a mask of its own.
-        repeats: the largest number of noisy states that a training row gives: their encoding of x is shared.
-        absent: the share of groups in which a random subset of x is absent.
+        repeats: the largest number of noisy states per training row; they share the encoding of x.
+        absent: the fraction of groups in which a random subset of x is absent.
         tokens: "learned" or "paper" (see `reprior.networks.tokens`).
         output: "mean" (about a linear guess, with EDM weights) or "score" (divided by sigma_t).
         levels: training noise: "lognormal" (the `law`, in units of the widths) or "vp" (uniform VP time).
-        weigh: whether each row counts in units of its own expected error (see `reprior.networks.difficulty`): for x whose
-            posteriors, or predictions, are far wider at some x than at others.
+        weigh: whether each row counts in units of its own expected error (see `reprior.networks.difficulty`); for problems
+            whose posteriors, or predictions, are far wider at some x than at others.
         law: the log-normal law of the noise (its kind follows `noise`).
-        vp: the VP schedule of "vp" levels and of the time that "paper" tokens are told.
+        vp: the VP schedule, for "vp" levels and for the time that "paper" tokens get.
     """
 
     noise: NoiseKind = "diagonal"
@@ -110,7 +110,7 @@ class SimformerSettings:
         """Noise levels for training, with shape (*, D), or (*, 1) for scalar noise.
 
         Arguments:
-            width: what the guess from given values leaves open, with shape (*, D): noise matters about there.
+            width: the residual width of the guess, with shape (*, D): noise levels are drawn around it.
             generator: the source of randomness.
         """
         lead, wide = width.shape[:-1], 1 if self.noise == "scalar" else width.shape[-1]

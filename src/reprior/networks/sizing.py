@@ -1,4 +1,8 @@
-"""How large a network, and how long a training, the simulations can carry: the defaults of `train`."""
+"""The defaults of `train`: size of the network and length of the training, from the number of simulations.
+
+Few simulations get a small network, a short training and an ensemble trained in folds. An x with many entries per
+simulation is replaced by a summary of it.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +12,19 @@ from reprior.networks.mlp import MLPSettings
 
 __all__ = ["sized_mlp", "sized_training"]
 
-FEW = 5_000  # simulations below which all of them are trained on, and all judge, in folds
-FOLDS = 4
-ROWS_PER_ENTRY = 20  # fewer simulations than so many for each entry of x: the network reads a summary of it
-MOST_AXES = 64
+FEW = 5_000  # simulations: below this a held-out set would be too small, and an ensemble is trained in folds
+FOLDS = 4  # members of that ensemble: each trains on three quarters of the simulations
+ROWS_PER_ENTRY = 20  # simulations per entry of x: with fewer, the network reads principal components in place of x
+MOST_AXES = 64  # principal components: more would make the input as wide as the network
 
 
 def sized_mlp(n: int, x_dim: int) -> MLPSettings:
-    """The settings of an MLP for n simulations with x of so many entries."""
+    """The settings of an MLP for n simulations.
+
+    Arguments:
+        n: the number of simulations.
+        x_dim: the number m of entries of x.
+    """
     axes = 0 if n >= ROWS_PER_ENTRY * x_dim else min(x_dim, MOST_AXES, max(3, n // ROWS_PER_ENTRY))
     if n >= FEW:
         return MLPSettings(axes=axes)
@@ -26,7 +35,7 @@ def sized_mlp(n: int, x_dim: int) -> MLPSettings:
 
 
 def sized_training(n: int) -> Training:
-    """The settings of a training on n simulations."""
+    """The settings of the training of an MLP on n simulations."""
     if n >= FEW:
         return Training()
     return Training(

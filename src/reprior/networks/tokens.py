@@ -2,9 +2,9 @@
 
 The variables are theta_1..theta_d, x_1..x_m. `theta_patch` neighbouring parameters share a token, and so do `patch`
 neighbouring entries of x (see `Grid`); some slots of a token may be empty. Each variable is in one of three states:
-absent (nothing is known and nothing is asked), given (its value is known: noise level zero) or diffused (its noisy
-value is known, and its mean is asked). A token with a diffused slot is a diffused token, though some of its slots may
-be given; one with given slots and no diffused ones is a given token; others are left out.
+absent (it takes no part), given (its value is known: noise level zero) or diffused (its noisy value is known, and its
+denoised mean is wanted). A token with a diffused slot is a diffused token, though some of its slots may be given. A token
+with given slots and no diffused ones is a given token. Other tokens are omitted.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class Layout:
 
 
 class LearnedTokens(nn.Module):
-    """Tokens by a linear map of each token's own: of its values and of the states of its slots.
+    """Tokens that are linear in their values and in the states of their slots, each token with its own map.
 
     Arguments:
         tokens: the number T of tokens.
@@ -143,7 +143,7 @@ class LearnedTokens(nn.Module):
         self.head_bias = nn.Parameter(torch.zeros(tokens, slots))
 
     def fixed(self, index: Tensor, states: Tensor, centre: Tensor | None) -> Tensor:
-        """The part of the tokens that no noisy value changes, with shape (*, T', w).
+        """The part of the tokens that does not depend on noisy values, with shape (*, T', w).
 
         Arguments:
             index: which tokens, with shape (T',).
@@ -161,19 +161,19 @@ class LearnedTokens(nn.Module):
         Arguments:
             index: which tokens, with shape (T',).
             values: values in the slots, zero where absent, with shape (*, T', slots).
-            guess: what the Gaussian guess makes of noisy values, in the slots of diffused tokens; None for given ones.
-            fixed: what `fixed` gave.
+            guess: the whitened residual of the Gaussian guess, in the slots of diffused tokens; None for given ones.
+            fixed: the output of `fixed`.
         """
         h = fixed + _per_token(values, self.value[index])
         return h if guess is None else h + _per_token(guess, self.guess[index])
 
-    def shift(self, told: Tensor) -> Tensor:
-        """What the noise adds to the tokens and then in every layer, with shape (*, layers + 1, w).
+    def shift(self, features: Tensor) -> Tensor:
+        """The shift by the noise of the tokens and then of every layer, with shape (*, layers + 1, w).
 
         Arguments:
-            told: half the log of each slot's noise level and of its width, with shape (*, 2 slots).
+            features: half the log of each slot's noise level and of its width, with shape (*, 2 slots).
         """
-        return self.noise(told).unflatten(-1, (self.layers + 1, -1))
+        return self.noise(features).unflatten(-1, (self.layers + 1, -1))
 
     def read(self, index: Tensor, h: Tensor) -> Tensor:
         """The network's output in each slot, with shape (*, T', slots), from final tokens (*, T', w)."""
@@ -228,7 +228,7 @@ class PaperTokens(nn.Module):
         return fixed + pad(_per_token(values, self.get_buffer("places")[index]), (20, 10))
 
     def shift(self, time: Tensor) -> Tensor:
-        """What the time t adds to the tokens (nothing) and then in every layer, (*, layers + 1, w), from t (*, 1)."""
+        """The shift by the time t of the tokens (zero) and then of every layer, (*, layers + 1, w), from t (*, 1)."""
         angles = 2 * math.pi * time * self.get_buffer("frequencies")
         shift = self.noise(torch.cat([angles.cos(), angles.sin()], -1)).unflatten(-1, (self.layers, -1))
         return pad(shift, (0, 0, 1, 0))
