@@ -1,19 +1,21 @@
 """Is the base posterior itself good at this observation? Two checks that need no exact reference.
 
-A base that has learned too little is still calibrated: it answers with the posterior given what it can tell apart, which
-is too wide, and ranks do not show it. What does:
+A base that has learned too little can still be calibrated: its posterior uses only a part of the information in x, so it is
+too wide, and ranks do not show this. Two checks do:
 
-**Local simulations.** A linear regression of theta on x, with Gaussian residuals of covariance C, needs few simulations. What
-the base says beyond it at x is
+**Local simulations.** A linear regression of theta on x, with Gaussian residuals of covariance C, needs few simulations. The
+information in the base posterior at x beyond that regression is
 
     I(x) = E_p(theta|x)[ log p(theta | x) - log N(theta; A x + b, C) ]   (nats)
 
-and only a part exp(-I) of the N stored simulations lies where this answer is. To see a shape in d dimensions some are
-needed in each cell of a grid of three cells a side: N exp(-I) / 3^d (with d at most 6 here) is how many there are.
+so a fraction exp(-I) of the N stored simulations lies where the base posterior is. To learn a shape in d dimensions, some
+of them must lie in each cell of a grid with three cells per dimension. N exp(-I) / 3^d is their number per cell (d counts
+as 6 at most).
 
-**Residual information.** theta minus the denoised mean must be unpredictable from x. A ridge regression of that residual
-on hinge functions of the entries of x (and of their sorted values, for a series), fitted on some stored simulations
-and judged on others, finds what the base did not take from the data; at x it gives the shift the base misses.
+**Residual information.** If the base uses all information in x, theta minus its denoised mean cannot be predicted from x. A
+ridge regression of that residual on hinge functions of the entries of x (and of the sorted entries, for a series) is
+fitted to some stored simulations and tested on others. Where it predicts the residual, the base has missed information.
+At the given x it estimates the shift that the base misses.
 """
 
 from __future__ import annotations
@@ -36,16 +38,16 @@ __all__ = ["LocalSimulations", "Residual", "ResidualInformation", "fit_residual"
 
 GROUP = "The base posterior"
 FEWEST = 1_000  # stored simulations: with fewer, both regressions mostly fit noise
-GRID_DIM = 6  # dimensions of the grid: beyond, no number of simulations fills one, and none is asked for
-DENSITY_DRAWS = 150  # whose average is I(x), to about 0.1 nats
-DENSITY_STEPS = 16  # of the flow behind a log-density: its error is far below that of the average
+GRID_DIM = 6  # largest d in 3^d: no number of simulations fills a grid in more dimensions
+DENSITY_DRAWS = 150  # draws whose average gives I(x), to about 0.1 nats
+DENSITY_STEPS = 16  # Runge-Kutta steps of a log-density: its error is far below that of the average
 ROWS = 20_000  # stored simulations that a regression uses: more would not change it
-NOISE = 2.0  # of the noisy parameters, in prior standard deviations: where the denoised mean leans on x most
-ENTRIES = 128  # of x: a longer series is averaged in so many blocks, or the regression would have too many columns
-SERIES = 16  # entries of x beyond which it may be a series, whose values are also looked at in sorted order
-HINGES = (0.1, 0.3, 0.5, 0.7, 0.9)  # quantiles of an entry of x at which the regression may bend
-RIDGES = (10.0, 100.0, 1_000.0, 10_000.0)  # penalties that are tried, for 15,000 rows
-SMALLEST_R2 = 0.02  # held-out R^2 below which a regression has found nothing
+NOISE = 2.0  # prior standard deviations: at such noise z says little, so the denoised mean depends mostly on x
+ENTRIES = 128  # blocks over which a longer x is averaged: the regression would have too many columns otherwise
+SERIES = 16  # an x with more entries than this may be a series, and the regression gets its sorted entries, too
+HINGES = (0.1, 0.3, 0.5, 0.7, 0.9)  # quantiles of an entry of x at which the slope of the regression may change
+RIDGES = (10.0, 100.0, 1_000.0, 10_000.0)  # ridge penalties that are tried, for 15,000 rows
+SMALLEST_R2 = 0.02  # held-out R^2: below it the regression has found nothing
 
 
 class LocalSimulations(Check):
@@ -54,8 +56,8 @@ class LocalSimulations(Check):
     name = "local_simulations"
     title = "Local simulations"
     meaning = (
-        "Stored simulations that lie where the base posterior is, beyond what a linear fit explains, in each cell of a "
-        "grid of three cells a side. Few: it is narrower than they can resolve."
+        "Number of stored simulations where the base posterior is, beyond what a linear fit explains, per cell of a grid "
+        "of three cells per dimension. Few: the posterior is narrower than the simulations can resolve."
     )
     group = GROUP
     bad = "low"
@@ -83,8 +85,8 @@ class ResidualInformation(Check):
     name = "residual_information"
     title = "Residual information in the data"
     meaning = (
-        "How far a plain regression on the stored simulations would still move the posterior at x, in its standard "
-        "deviations."
+        "How far a regression on the stored simulations would still move the posterior at x, in standard deviations of "
+        "the posterior."
     )
     group = GROUP
     bad = "high"
@@ -112,7 +114,8 @@ def _too_few(case: Case) -> str:
 
 def _missed(residual: Residual, posterior: Posterior, scene: Scene) -> Figure:
     """The largest missed shift, in standard deviations of the adapted posterior, and its parameter."""
-    # A likelihood that is off by a shift moves the posterior by it times the variance, so the narrower one less.
+    # An error in the slope of the log-likelihood shifts a posterior in proportion to its variance. In units of its own
+    # standard deviation the shift goes with that standard deviation, so it is smaller for the narrower posterior.
     narrower = (scene.adapted.std(0) / scene.base.std(0).clamp(min=1e-12)).clamp(max=2).double()
     shift = (residual.shift(posterior, scene.x) * narrower).abs()
     i = int(shift.argmax())
@@ -150,7 +153,7 @@ def local_simulations(posterior: Posterior, x: Tensor, base: Tensor) -> float:
 
 @dataclass(frozen=True)
 class Residual:
-    """What x still says about theta minus its denoised mean.
+    """A regression of theta minus its denoised mean on x.
 
     Attributes:
         r2: the held-out R^2 of the regression for each parameter, with shape (d,).
@@ -183,7 +186,7 @@ def fit_residual(posterior: Posterior, seed: int) -> Residual:
     """
     simulations = posterior.simulations
     assert simulations is not None
-    # The seed is moved: benchmark parameters are drawn with small seeds, and noise must not repeat them.
+    # An offset of the seed: benchmark parameters are drawn with small seeds, and the noise must not repeat them.
     generator = torch.Generator().manual_seed(seed + 715_517)
     rows = torch.randperm(len(simulations), generator=generator)[:ROWS]
     x = simulations.x[rows]

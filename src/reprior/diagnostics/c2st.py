@@ -1,8 +1,9 @@
-"""The classifier two-sample test (C2ST): how well boosted trees tell two sets of samples apart on rows that they have not seen.
+"""The classifier two-sample test (C2ST): the accuracy with which boosted trees tell two sets of samples apart.
 
-The accuracy is 1/2 for sets that cannot be told apart and 1 for disjoint ones; the best that any classifier can reach is
-1/2 + TV/2, with TV the total variation distance (Lopez-Paz and Oquab 2017, arXiv 1610.06545). Sets may carry weights: then both
-classes weigh the same in all, in training and in the accuracy, and nothing is duplicated.
+The accuracy is measured on rows that the trees were not trained on. It is 1/2 for equal distributions and 1 for disjoint
+ones; no classifier can exceed 1/2 + TV/2, with TV the total variation distance (Lopez-Paz and Oquab 2017, arXiv 1610.06545).
+Samples may have weights. Both classes then have the same total weight in training and in the accuracy, and no sample is
+duplicated.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from reprior.errors import InputError
 
 __all__ = ["c2st"]
 
-LEVELS = 128  # quantiles that stand for the values of weighted samples: found once, they spare the trees a search in each fit
-NO_WEIGHT = 1e-6  # of the average weight: rows of less are left out, as they only cost time
+LEVELS = (
+    128  # quantiles to which values of weighted samples are rounded: computed once, and not in each fit of the trees
+)
+NO_WEIGHT = 1e-6  # rows with less than this fraction of the average weight are left out: they only cost time
 
 
 def c2st(
@@ -26,8 +29,8 @@ def c2st(
 ) -> float:
     """The accuracy with which boosted trees tell a from b on held-out rows, in stratified folds.
 
-    Without weights as many rows are taken of one set as of the other, drawn from the larger one; else guessing the larger set
-    would already be better than 1/2.
+    Without weights the larger set is cut at random to the size of the other. Otherwise guessing the larger set would already
+    be better than 1/2.
 
     Arguments:
         a: samples, with shape (n, d); the reference, where there is one.
@@ -43,7 +46,7 @@ def c2st(
     a, b = _checked(a, "a", folds), _checked(b, "b", folds)
     if a.shape[1] != b.shape[1]:
         raise InputError(f"a and b must have the same dimension; got shapes {tuple(a.shape)} and {tuple(b.shape)}")
-    # early_stopping="auto" would switch itself on above 10,000 rows and change what is measured.
+    # early_stopping="auto" would switch on above 10,000 rows, and figures would depend on the number of samples.
     settings: dict[str, Any] = {"max_iter": 60, "max_leaf_nodes": 15, "early_stopping": False}
     trees = HistGradientBoostingClassifier(random_state=seed, **settings)
     splits = StratifiedKFold(folds, shuffle=True, random_state=seed)
@@ -87,14 +90,14 @@ def _weights(log_w: Tensor | None, n: int, name: str) -> np.ndarray:
 
 
 def _even(a: Tensor, b: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """As many rows of one set as of the other, drawn from the larger one."""
+    """Both sets with the size of the smaller one; rows of the larger one are drawn at random."""
     n, generator = min(len(a), len(b)), torch.Generator().manual_seed(seed)
     a, b = (v if len(v) == n else v[torch.randperm(len(v), generator=generator)[:n]] for v in (a, b))
     return a, b
 
 
 def _levels(data: np.ndarray) -> np.ndarray:
-    """Each column as the number of its quantile, which is all that trees see of it."""
+    """Each column as the numbers of its quantiles; trees use only the order of values."""
     inner = np.linspace(0, 1, LEVELS + 1)[1:-1]
     columns = [np.searchsorted(np.unique(np.quantile(c, inner)), c) for c in data.T]
     return np.stack(columns, axis=1).astype(np.float64)

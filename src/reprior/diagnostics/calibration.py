@@ -1,7 +1,7 @@
 """Calibration under q with no new simulations.
 
 Stored pairs (theta, x) follow p(theta) p(x | theta). Resampled with weights r = q/p they follow q(theta) p(x | theta),
-which is what calibration under q needs. At each such x the adapted posterior is drawn from, and two things must hold:
+as calibration under q requires. At each such x samples of the adapted posterior are drawn, and two things must hold:
 
 - SBC: the rank of each true parameter among the draws is uniform. Tested per parameter by Kolmogorov-Smirnov, by the
   mean of the ranks (a shift) and by their spread (a posterior too wide or too narrow, which KS hardly sees);
@@ -9,8 +9,8 @@ which is what calibration under q needs. At each such x the adapted posterior is
 - TARP: for a random point, the fraction of draws nearer to it than the truth is uniform too (all parameters together);
   the same three tests.
 
-A pair drawn twice by the resampling is no second witness: it is drawn at once and counted with its multiplicity m, and
-every test uses n_eff = (sum m)^2 / sum m^2.
+A pair that the resampling draws m times is no independent evidence m times over. It is used once, with weight m, and every
+test uses the effective number n_eff = (sum m)^2 / sum m^2.
 
 References:
     Talts et al. (2018), Validating Bayesian inference algorithms with simulation-based calibration, arXiv 1804.06788.
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 __all__ = ["SBC", "TARP", "Calibration", "Pairs", "calibrate", "coverage", "ranks", "uniformity"]
 
 GROUP = "Calibration under the target prior"
-STEPS = 14  # of the sampler: ranks among a few draws do not feel the rest of its error
-POOLED = 3  # a method that draws a pool at each observation is asked at so many times fewer of them
+STEPS = 14  # sampler steps: the remaining error is too small to change ranks among a few draws
+POOLED = 3  # methods that draw a pool at each observation are slow, and get 1 / POOLED of the pairs
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Calibration:
         weights: how often each pair counts, with shape (n,).
         sbc_p: the smallest of the 3 d p values, times 3 d (at most 1).
         tarp_p: the smallest of the 3 p values, times 3 (at most 1).
-        spread: for each parameter, the spread of the ranks against a uniform's: above 1, the posterior is too narrow.
+        spread: for each parameter, the standard deviation of the ranks over that of a uniform distribution; above 1 the
+            posterior is too narrow.
         why_not: why there is no calibration; empty if there is.
         failed: whether that is because the method failed at the stored observations.
     """
@@ -83,7 +84,7 @@ def calibrate(
         adapted: the adapted posterior, with its stored simulations.
         pairs: how many pairs are resampled; a third of them for methods that draw a pool at each.
         draws: adapted draws at each.
-        fewest: the smallest effective number of pairs; with fewer, nothing is said.
+        fewest: the smallest effective number of pairs; with fewer there is no calibration.
         seed: makes it repeatable.
     """
     if pairs == 0:
@@ -213,7 +214,7 @@ class Pairs(Check):
 
 
 def _no_figure(made: Calibration) -> Figure:
-    """What SBC and TARP say where there is no calibration: a method that fails at stored observations is a bad sign."""
+    """The figure of SBC and TARP without a calibration: caution if the method failed at stored observations."""
     return Figure(math.nan, f"{made.why_not}.", outcome="caution") if made.failed else missing(made.why_not)
 
 
@@ -236,7 +237,8 @@ class SBC(Check):
         if made.why_not:
             return _no_figure(made)
         spread = max(made.spread, key=lambda v: abs(math.log(max(v, 1e-3))))
-        uneven = made.sbc_p < case.threshold(self)[0] and abs(spread - 1) > 0.05  # ranks 5 % too spread are seen by eye
+        # Name the width as the cause only if the ranks are spread by 5 % too much or too little.
+        uneven = made.sbc_p < case.threshold(self)[0] and abs(spread - 1) > 0.05
         note = f"The adapted posterior looks too {'narrow' if spread > 1 else 'wide'}." if uneven else ""
         return Figure(made.sbc_p, note)
 
@@ -247,7 +249,8 @@ class TARP(Check):
     name = "tarp"
     title = "Calibration: coverage (TARP)"
     meaning = (
-        "Regions said to hold a part of the posterior must hold the truth that often, all parameters together. p value."
+        "A region with a given fraction of the posterior must contain the true parameters in that fraction of cases, all "
+        "parameters together. p value."
     )
     group = GROUP
     bad = "low"

@@ -1,4 +1,4 @@
-"""A case: an adapted posterior with all that was drawn to judge it. Checks share it, so that nothing is drawn twice."""
+"""A case: an adapted posterior with the draws to judge it. All checks share them, so that nothing is drawn twice."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ __all__ = ["Case"]
 
 @dataclass(frozen=True)
 class Case:
-    """What the checks look at.
+    """The input of the checks.
 
     Attributes:
         adapted: the adapted posterior.
         scenes: the samples at each observation.
-        seed: of all that a check draws itself.
+        seed: the seed of draws that a check makes itself.
         settings: how much is drawn.
-        given: a calibration that was made before; None makes one where it is first needed.
+        given: a calibration that was made before; None makes one when it is first needed.
     """
 
     adapted: AdaptedPosterior
@@ -55,7 +55,7 @@ class Case:
 
     @property
     def denoises(self) -> bool:
-        """Whether the base has a denoised mean. A base that brings draws of its own (an sbi posterior) has none."""
+        """Whether the base has a denoised mean; a posterior of sbi that can only be sampled has none."""
         return not hasattr(self.posterior.condition(self.scenes[0].x), "draws")
 
     def threshold(self, check: Check) -> tuple[float, float]:

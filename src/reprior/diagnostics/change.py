@@ -1,23 +1,23 @@
-"""Is the change of prior right? How far q(theta | x) is from p(theta | x), and other ways to the same posterior.
+"""Is the change of prior right? The distance of q(theta | x) from p(theta | x), and comparisons with other methods.
 
 **Weights.** Base draws weighted by r = q/p follow q(theta | x). Their relative ESS, their tail and the divergence
 
     KL(q(theta | x) || p(theta | x)) = E_q[log r] - log E_p[r]
 
-say how far the answer is from what the base was trained on.
+measure how far the target posterior is from the base posterior.
 
-**Against reweighted base samples.** Where the weights leave too few base draws, both sides are moved to a law between p and q
-that each can reach,
+**Against reweighted base samples.** Where the weights leave too few effective base draws, both sets are weighted to a
+distribution between p and q that each can reach,
 
     p(theta | x) r^b :    base draws with weights r^b,    adapted draws with weights r^(b - 1),    0 < b <= 1
 
-and compared there; b is the largest that leaves enough base draws. The classifier takes the weights as they are, so
-nothing is duplicated.
+and compared there; b is the largest power that leaves enough base draws. The classifier uses the weights, so nothing is
+duplicated.
 
-**Agreement.** Samples of the adapted posterior against those of another cheap method, which the method itself names.
+**Agreement.** Samples of the adapted posterior against those of another cheap method (`Method.second_opinions`).
 
-**Importance correction.** Weights p(theta | x) r(theta) / g(theta | x) of adapted draws, g the density of the guided
-denoiser that drew them: they are even if and only if the guidance does what it should at these draws.
+**Importance correction.** Weights p(theta | x) r(theta) / g(theta | x) of adapted draws, with g the density of the guided
+denoiser that drew them. They are all equal if the guidance is exact.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from reprior.weights import pareto_k, relative_ess
 __all__ = ["ESS", "Agreement", "Correction", "Gap", "KHat", "Reweighted"]
 
 GROUP = "The change of prior"
-EFFECTIVE = 300.0  # samples on each side: with fewer, the error of a classifier's accuracy is above .03
-CORRECTION_DRAWS = 150  # each costs two log-densities; they tell a relative ESS of .5 from one of .4
-COMPARED = 2_000  # adapted draws against reweighted base draws
-OTHER_DRAWS = 1_000  # of the second method; the standard error of the accuracy is then .011
-POWERS = np.linspace(1.0, 0.1, 19).tolist()  # of r, that are tried for a law which both sides reach
+EFFECTIVE = 300.0  # effective samples on each side: with fewer, the error of a classifier's accuracy is above .03
+CORRECTION_DRAWS = 150  # draws, each with two log-densities: enough to tell a relative ESS of .5 from one of .4
+COMPARED = 2_000  # adapted draws that are compared with reweighted base draws
+OTHER_DRAWS = 1_000  # draws of the second method: the standard error of the accuracy is then .011
+POWERS = np.linspace(1.0, 0.1, 19).tolist()  # powers b of r that are tried, in falling order
 
 
 class ESS(Check):
@@ -52,8 +52,8 @@ class ESS(Check):
     name = "ess"
     title = "Relative ESS of the prior-ratio weights"
     meaning = (
-        "Fraction of base samples at x that carry the target posterior. Low: the answer lies in the tail of what was "
-        "learned."
+        "Effective fraction of the base samples at x under the target posterior. Low: the target posterior lies in the tail "
+        "of the base posterior."
     )
     group = GROUP
     bad = "low"
@@ -86,7 +86,7 @@ def _divergence(scene: Scene) -> float:
 
 
 class KHat(Check):
-    """The Pareto shape of the prior-ratio weights; judged only where the samples are base draws under these weights."""
+    """The Pareto shape of the prior-ratio weights; judged only if the samples are base draws resampled by them."""
 
     name = "k_hat"
     title = "Pareto k-hat of the weights"
@@ -108,12 +108,12 @@ class KHat(Check):
 
 
 class Correction(Check):
-    """The relative ESS of the importance correction (`reprior.correction`), on draws made for it."""
+    """The relative ESS of the importance correction (`reprior.correction`), on its own draws."""
 
     name = "correction"
     title = "Importance correction"
     meaning = (
-        "Fraction of adapted samples that survives a reweighting to the exact target with the base's own densities. "
+        "Effective fraction of adapted samples after a reweighting to the exact target with the base's own densities. "
         "1: nothing to correct."
     )
     group = GROUP
@@ -178,7 +178,7 @@ class Reweighted(Check):
 
 
 class Agreement(Check):
-    """C2ST of adapted samples against those of another method: the first of its second opinions that can make the change."""
+    """C2ST of adapted samples against those of another method: the first second opinion that can make the change."""
 
     name = "agreement"
     title = "Agreement of two methods"
@@ -187,7 +187,7 @@ class Agreement(Check):
     bad = "high"
     caution = 0.57
     stop = 0.65
-    seed_shift: ClassVar[int] = 11  # or the other method would start from the very noise of the first
+    seed_shift: ClassVar[int] = 11  # with the same seed the other method would start from the same noise as the first
 
     def look(self, case: Case) -> Figure:
         return self.at_worst(case, lambda scene: self.one(case, scene))

@@ -10,8 +10,8 @@ A check is one class and one line that registers it:
         def look(self, case: Case) -> Figure:
             return self.at_worst(case, lambda scene: Figure(float(scene.adapted[:, 0].std())))
 
-The library's own checks are registered in `reprior/diagnostics/__init__.py`, in the order of the report. Their thresholds were set
-on development observations of the benchmark (docs/verdict.md), never on those that the published rates are counted on;
+The library's own checks are registered in `reprior/diagnostics/__init__.py`, in the order of the report. Their thresholds
+were set on development observations of the benchmark (docs/verdict.md), never on those of the published rates.
 `DiagnoseSettings(thresholds=...)` replaces them.
 """
 
@@ -54,9 +54,9 @@ class Figure:
 
     Attributes:
         value: the figure; NaN if there is none.
-        note: how it was made; where there is no figure, why.
-        outcome: what to say whatever the thresholds: "info" for a figure that is shown and not judged here, "caution" or "stop"
-            where having no figure is a bad sign in itself. None: by the thresholds, and without a figure "skipped".
+        note: how it was made; if there is no figure, why.
+        outcome: an outcome that overrides the thresholds: "info" for a figure that is shown and not judged; "caution" or
+            "stop" if it is a bad sign that there is no figure. None: by the thresholds, and "skipped" without a figure.
     """
 
     value: float
@@ -73,14 +73,14 @@ class Check(ABC):
     """A check.
 
     Attributes:
-        name: what the report and the thresholds call it.
-        title: the same in words.
+        name: its name in the report and in thresholds.
+        title: its name in words.
         meaning: what the figure means, in one or two plain sentences.
         group: the part of the report that shows it.
         bad: whether a "high" or a "low" figure is bad.
         caution: where caution begins.
         stop: where trust ends.
-        worst: the worst outcome that the figure may have alone: "stop", "caution", or "info", which shows it without judging.
+        worst: the worst outcome that this check may have: "stop", "caution", or "info", which shows it without judging.
     """
 
     name: ClassVar[str]
@@ -97,11 +97,11 @@ class Check(ABC):
         """The figure of a case, or NaN with the reason why there is none."""
 
     def at_worst(self, case: Case, one: Callable[[Scene], Figure]) -> Figure:
-        """The worst figure over the observations; where no one has any, the reason at the first.
+        """The worst figure over the observations; if none has a figure, the reason at the first.
 
         Arguments:
             case: the case.
-            one: the figure at one observation; it is asked only where enough adapted samples could be drawn.
+            one: the figure at one observation; it is called only where enough adapted samples could be drawn.
         """
         found = [one(scene) if scene.usable else missing("there are too few adapted samples") for scene in case.scenes]
         made = [figure for figure in found if not math.isnan(figure.value)]
@@ -117,15 +117,15 @@ def median(values: Sequence[float]) -> Figure:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A check and how it came out.
+    """A check with its figure and outcome.
 
     Attributes:
         name: the name of the check.
-        title: the same in words.
+        title: its name in words.
         meaning: what the figure means.
         group: the part of the report that shows it.
         bad: whether a "high" or a "low" figure is bad.
-        worst: the worst outcome that the check may have alone.
+        worst: the worst outcome that the check may have.
         value: the figure; NaN if there is none.
         caution: where caution begins.
         stop: where trust ends.
@@ -180,7 +180,7 @@ class Outcome:
 
 
 def judge(check: Check, figure: Figure, thresholds: Thresholds | None = None) -> Outcome:
-    """What a figure says, by the thresholds of its check.
+    """The outcome of a figure, by the thresholds of its check.
 
     Arguments:
         check: the check.
@@ -232,7 +232,7 @@ def register_check(check: C) -> C:
         if known.name == check.name:
             if (type(known).__module__, type(known).__qualname__) != (check.__module__, check.__qualname__):
                 raise InputError(f"a check {check.name!r} is registered already: {type(known).__qualname__}")
-            CHECKS[i] = made  # the same one again: its module was reloaded
+            CHECKS[i] = made  # the same class again, from a reloaded module
             return check
     CHECKS.append(made)
     return check

@@ -19,11 +19,11 @@ from reprior.diagnostics.style import AFTER, BEFORE_LINE, STYLE, png
 
 __all__ = ["corner_figure"]
 
-BINS = 36
-SMOOTH = 1.4  # bins: a few thousand samples leave the outer contour ragged without it
+BINS = 36  # bins per parameter: enough detail for a few thousand samples
+SMOOTH = 1.4  # width of the smoothing in bins: without it the outer contour of a few thousand samples is ragged
 HELD = (0.865, 0.393)  # the fraction of samples inside each contour, the outer one first
-SIZES = {1: 3.2, 2: 4.4, 3: 5.4, 4: 6.4}  # inches, by the number of parameters
-LARGEST = 7.8
+SIZES = {1: 3.2, 2: 4.4, 3: 5.4, 4: 6.4}  # side of the figure in inches, by the number of parameters
+LARGEST = 7.8  # inches, for more parameters: the width of the report
 
 
 def corner_figure(scene: Scene, names: tuple[str, ...], which: list[int]) -> bytes:

@@ -1,6 +1,6 @@
-"""What is drawn for a report: base and adapted samples at one observation, and where q puts observations.
+"""The draws for a report: base and adapted samples at one observation, and observations that are likely under q.
 
-Adapted samples are drawn by the method itself, without the `Info` that `AdaptedPosterior.sample` makes, so that hundreds of
+Adapted samples are drawn by the method directly, without the `Info` of `AdaptedPosterior.sample`, so that hundreds of
 observations stay cheap.
 """
 
@@ -19,7 +19,7 @@ from reprior.observations import likely_x
 
 __all__ = ["Scene", "draw_adapted", "make_scene", "typical_x"]
 
-FEWEST = 200  # adapted draws that a comparison needs: with fewer its own error is larger than the thresholds
+FEWEST = 200  # adapted draws: with fewer, the error of a comparison is larger than its thresholds
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,7 @@ def draw_adapted(
 ) -> tuple[Tensor, float]:
     """Draws of the adapted posterior at K observations, with shape (n, K, d), inside the supports of p and q.
 
-    With them goes the fraction of the first draws that was finite: the others are drawn again without a word. One observation
-    that cannot be drawn is an error.
+    Draws that are not finite are replaced by new ones. An observation that cannot be drawn is an error.
 
     Arguments:
         adapted: the adapted posterior.
@@ -70,6 +69,8 @@ def draw_adapted(
         sampler: the sampler.
         generator: the source of randomness.
         method: another method in place of the adapted posterior's own.
+
+    Returns: the draws, and the fraction of finite ones before any were replaced.
     """
     used = adapted if method is None else replace(adapted, method=method)
     if used.method.corrections and not sampler.corrections:
@@ -102,7 +103,7 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
         theta = theta[:, 0]
         theta = theta[torch.isfinite(theta).all(-1)]
         failed = "" if len(theta) else "no adapted sample is finite"
-    except InputError as error:  # a method that cannot do this change says why
+    except InputError as error:  # the method cannot make this change, and says why
         theta, finite, failed = base[:0], 0.0, str(error)
     log_r = adapted.change.log_w(adapted.change.scale.forward(base)).double()
     log_r_adapted = adapted.change.log_r(theta).double() if len(theta) else log_r[:0]
@@ -110,7 +111,7 @@ def make_scene(adapted: AdaptedPosterior, x: Tensor, pool: int, n: int, seed: in
 
 
 def typical_x(adapted: AdaptedPosterior, n: int, seed: int) -> Tensor:
-    """Stored observations where q puts them, with shape (n, m).
+    """Stored observations that are likely under q, with shape (n, m).
 
     Arguments:
         adapted: the adapted posterior, with its stored simulations.

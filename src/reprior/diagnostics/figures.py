@@ -21,7 +21,7 @@ from reprior.weights import pareto_k
 
 __all__ = ["calibration_figure", "coverage_figure", "priors_figure", "shown", "weights_figure"]
 
-MOST = 8  # parameters in a figure: more cannot be read
+MOST = 8  # parameters in one figure: more would be too small to read
 
 
 def shown(before: Tensor, after: Tensor) -> list[int]:
@@ -126,7 +126,7 @@ def coverage_figure(calibration: Calibration) -> bytes:
 
 
 def weights_figure(scene: Scene) -> bytes:
-    """Sorted weights, and the tail that k-hat is the shape of."""
+    """Sorted weights, and their cumulative sum, with Pareto k-hat."""
     log_w = scene.log_r[scene.log_r > -math.inf].numpy()
     n = len(scene.log_r)
     w = np.exp(log_w - log_w.max())
@@ -143,8 +143,8 @@ def weights_figure(scene: Scene) -> bytes:
         right.plot(rank / n, np.cumsum(w), color=AFTER)
         right.plot([0, 1], [0, 1], color=SOFT, lw=0.8, ls=(0, (4, 3)))
         k = pareto_k(scene.log_r)
-        told = "" if math.isnan(k) else f"Pareto k-hat {k:.2f}"
-        right.text(0.97, 0.06, told, ha="right", fontsize=8.5, transform=right.transAxes)
+        label = "" if math.isnan(k) else f"Pareto k-hat {k:.2f}"
+        right.text(0.97, 0.06, label, ha="right", fontsize=8.5, transform=right.transAxes)
         right.set(xlabel="fraction of base samples", ylabel="fraction of weight", xlim=(0, 1), ylim=(0, 1.01))
         layout: Any = fig.get_layout_engine()
         layout.set(w_pad=0.15)

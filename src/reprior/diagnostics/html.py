@@ -22,8 +22,8 @@ __all__ = ["render", "write_html"]
 
 WORDS = {"pass": "pass", "caution": "caution", "stop": "fail", "info": "shown", "skipped": "not made"}
 SUMMARY = {
-    "ok": "Nothing speaks against the adapted posterior.",
-    "caution": "The adapted posterior may be off: see the reasons before relying on it.",
+    "ok": "No check found a fault in the adapted posterior.",
+    "caution": "The adapted posterior may be inaccurate: read the reasons before relying on it.",
     "do not trust": "The adapted posterior should not be used as it is.",
 }
 
@@ -126,7 +126,7 @@ def _observation(report: Report) -> str:
     values = report.about["observation"]
     if values is None:
         count = report.about["observations"]
-        return f"{count} stored observations, drawn where the target prior puts them; the figures show the first"
+        return f"{count} stored observations that are likely under the target prior; the figures show the first"
     shown = ", ".join(f"{v:.4g}" for v in values[:12])
     return f"x = ({shown}{', …' if len(values) > 12 else ''})" + (
         f", {len(values)} entries" if len(values) > 12 else ""

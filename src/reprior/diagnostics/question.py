@@ -1,4 +1,4 @@
-"""Is the question within what was simulated? Can it be drawn at all, does the prior hold q, and is x like the stored x?"""
+"""Is the question covered by the simulations? Can samples be drawn, does p's support contain q, is x like the stored x?"""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Sampling(Check):
 
     name = "sampling"
     title = "Draws"
-    meaning = "Fraction of adapted samples that are finite; 0 where none can be had inside the supports."
+    meaning = "Fraction of adapted samples that are finite; 0 if none can be drawn inside the supports."
     group = GROUP
     bad = "low"
     caution = 1.0
@@ -54,7 +54,7 @@ class Distance(Check):
 
     name = "distance"
     title = "Observation far from the simulations"
-    meaning = "Distance of x to its nearest stored simulations; 1 is what 99 in 100 simulations stay under."
+    meaning = "Distance of x to its nearest stored simulations; for 99 in 100 simulations it is below 1."
     group = GROUP
     bad = "high"
     caution = 1.0
@@ -66,6 +66,6 @@ class Distance(Check):
         scale = case.posterior.scales.x
         far = max(x_distance(case.simulations, scale, scene.x, case.seed) for scene in case.scenes)
         if math.isnan(far):
-            few = f"{len(case.simulations)} stored simulations are too few to tell a distance by"
+            few = f"{len(case.simulations)} stored simulations are too few to measure a distance"
             return Figure(far, few, outcome="stop")
         return Figure(far)

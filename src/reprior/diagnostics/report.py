@@ -37,16 +37,16 @@ SHOWN = 2_000  # draws of each prior that a report keeps for its figures, at mos
 
 @dataclass(frozen=True)
 class DiagnoseSettings:
-    """How much a diagnosis draws, and where its checks draw the line.
+    """How much a diagnosis draws, and the thresholds of its checks.
 
     Attributes:
         draws: adapted samples at each observation.
         pool: base samples at each observation.
-        observations: without x, how many stored observations are looked at.
+        observations: the number of stored observations that are examined if no x is given.
         pairs: stored pairs for calibration (a third of them where a method draws a pool at each); 0 leaves it out.
         ranks: adapted samples at each pair.
         density_dim: the largest number of parameters for which log-densities of the base are computed.
-        thresholds: by the name of a check, (caution, stop) in place of its own.
+        thresholds: (caution, stop) for checks by name, in place of their own.
     """
 
     draws: int = 3_000
@@ -72,17 +72,17 @@ class DiagnoseSettings:
 
 @dataclass(frozen=True)
 class Report:
-    """The verdict on an adapted posterior, and what it rests on.
+    """The verdict on an adapted posterior, with its reasons and figures.
 
     Attributes:
         verdict: "ok", "caution" or "do not trust".
         reasons: why, in plain words; each names a figure and its threshold.
-        checks: every check and how it came out; ``report["ess"]`` is one of them.
+        checks: every check with its outcome; ``report["ess"]`` is one of them.
         method: the name of the method that was judged.
         why: why this method.
         about: versions, seeds, sizes.
         parameters: the names of the parameters.
-        scenes: the samples at each observation that was looked at.
+        scenes: the samples at each observation.
         calibration: the calibration figures.
         prior: draws of p, with shape (n, d).
         target: draws of q, with shape (n, d).
@@ -143,11 +143,11 @@ def diagnose(
     calibration: Calibration | None = None,
     progress: bool = False,
 ) -> Report:
-    """Checks an adapted posterior, at one observation or where the target prior puts observations.
+    """Checks an adapted posterior, at one observation or at stored ones that are likely under q.
 
     Arguments:
         adapted: the adapted posterior.
-        x: one observation, with shape (m,) or (1, m); without it, stored observations under q are looked at.
+        x: one observation, with shape (m,) or (1, m); without it, stored observations that are likely under q.
         seed: the same seed gives the same report on the same machine.
         settings: how much is drawn, and the thresholds.
         calibration: one made before by `calibrate` for this adapted posterior, to be used again.

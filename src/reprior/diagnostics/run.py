@@ -31,7 +31,8 @@ def run_report(
 
     Arguments:
         adapted_path: the file that `AdaptedPosterior.save` wrote.
-        x: the observation: its numbers, or a file of them (.npy, or text with one row); None looks at typical ones.
+        x: the observation: its numbers, or a file of them (.npy, or text with one row); None takes stored ones that are
+            likely under q.
         out: the HTML file.
         seed: the same seed gives the same report on the same machine.
         simulations: the file of the stored simulations, where the adapted posterior was saved without them.

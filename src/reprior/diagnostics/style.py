@@ -1,4 +1,4 @@
-"""How the figures of a report look, and a figure as PNG bytes. Every figure is drawn off-screen, with no global state."""
+"""The style of the figures in a report. Every figure is drawn off-screen, without matplotlib's global state."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["AFTER", "BEFORE", "BEFORE_LINE", "DPI", "GRID", "INK", "SOFT", "STYL
 
 BEFORE, BEFORE_LINE, AFTER = "#9aa3ad", "#7d8691", "#1f5f99"
 INK, SOFT, GRID = "#22272e", "#57606a", "#e3e6ea"
-DPI = 160
+DPI = 160  # dots per inch: sharp on a screen with two pixels per CSS pixel
 STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["Source Sans 3", "Helvetica Neue", "Arial", "Liberation Sans", "DejaVu Sans"],
@@ -43,7 +43,7 @@ def png(fig: Figure, tight: bool = False) -> bytes:
 
     Arguments:
         fig: the figure.
-        tight: cut off what is empty around it.
+        tight: cut off the empty margin.
     """
     FigureCanvasAgg(fig)
     out = io.BytesIO()

@@ -64,11 +64,11 @@ def to_arviz(
     data["sample_stats"] = {"log_r": _chain(adapted.log_r(theta))}
     observed = "x_observed" if "x" in posterior.parameters else "x"
     data["observed_data"] = {observed: x[0].numpy()}
-    told = {"method": adapted.method.name, "why": adapted.why, "inference_library": "reprior"}
+    about = {"method": adapted.method.name, "why": adapted.why, "inference_library": "reprior"}
     return from_dict(
         data,
         name="reprior",
-        attrs={"/": {**told, "inference_library_version": __version__, "seed": seed}},
+        attrs={"/": {**about, "inference_library_version": __version__, "seed": seed}},
         dims={observed: ["entry"]},
     )
 

@@ -27,9 +27,11 @@ from reprior.extras import need
 __all__ = ["SUPPORTED", "adapt_sbi", "check_version", "from_sbi", "to_sbi"]
 
 SUPPORTED = "0.27"
-SHORT_NOISE = 3.0  # largest noise, in standard deviations of theta, below which samples start wrongly
-COARSE = 0.03  # lowest noise, in standard deviations of the narrowest parameter, above which narrow posteriors suffer
-UNEVEN = 30.0  # ratio of the widest to the narrowest parameter that one noise level for all can hardly serve
+SHORT_NOISE = 3.0  # standard deviations of theta: a base whose largest noise is lower starts its samples wrongly
+COARSE = (
+    0.03  # standard deviations of the narrowest parameter: a base whose lowest noise is higher blurs its posteriors
+)
+UNEVEN = 30.0  # ratio of the widest to the narrowest parameter above which one noise level for all does not suit both
 MANY_PRIORS = (
     "build_posterior(prior=q) does not change an NPE, NPSE or FMPE posterior: if you used it, pass the prior of the simulations "
     "as from_sbi(..., prior=p). Simulations of several rounds do not follow the prior either"
@@ -37,7 +39,7 @@ MANY_PRIORS = (
 
 
 def check_version(version: str) -> None:
-    """Refuses a version of sbi that this module was not written for: it reaches into sbi's estimators and sampler."""
+    """Refuses other versions of sbi, because this module uses internals of its estimators and sampler."""
     if version.split(".")[:2] != SUPPORTED.split("."):
         raise ImportError(
             f"reprior works with sbi {SUPPORTED}.x; sbi {version} is installed. "
@@ -72,8 +74,8 @@ def from_sbi(
     """A posterior that reprior can adapt, from a trained sbi posterior.
 
     Arguments:
-        sbi_posterior: what ``trainer.build_posterior()`` gave. NPSE (ve, vp, subvp) and FMPE become a `Posterior` with
-            their networks, embedding nets and z-scoring; any other becomes a `SampledPosterior`.
+        sbi_posterior: the result of ``trainer.build_posterior()``. NPSE (ve, vp, subvp) and FMPE become a `Posterior`
+            with their networks, embedding nets and z-scoring; any other becomes a `SampledPosterior`.
         theta: the simulated parameters, with shape (n, d), as ``trainer.get_simulations()`` gives them.
         x: their data, with shape (n, m) or (n, ...); the entries of one observation are flattened.
         prior: the prior that theta was drawn from, where the sbi posterior holds another one.
@@ -118,7 +120,7 @@ def to_sbi(posterior: Posterior) -> VectorFieldPosterior:
 def adapt_sbi(
     posterior: Any, target: Any, method: str, settings: Any, seed: int, accept_outside: bool
 ) -> AdaptedPosterior:
-    """What `reprior.adapt` does with what is not a `Posterior`; arguments as there."""
+    """`reprior.adapt` for a posterior of sbi; arguments as there."""
     if isinstance(posterior, SampledPosterior):
         return adapt_sampled(posterior, target, method, settings, seed, accept_outside)
     p = prior_of(posterior)
@@ -131,7 +133,7 @@ def adapt_sbi(
 
 
 def prior_of(posterior: Any) -> Any:
-    """The prior of an sbi posterior; what is not one is refused."""
+    """The prior of an sbi posterior; refuses any other object."""
     if not isinstance(posterior, NeuralPosterior):
         hint = "; call its build_posterior() first" if hasattr(posterior, "build_posterior") else ""
         if type(posterior).__name__ == "AdaptedPosterior":
@@ -144,7 +146,7 @@ def prior_of(posterior: Any) -> Any:
 
 
 def cpu_prior(prior: Any) -> Any:
-    """A prior as reprior keeps it: on the CPU and, where it is a plain distribution, apart from sbi's object."""
+    """A prior on the CPU; a plain distribution is rebuilt, so that it does not depend on sbi's object."""
     inner = prior
     while type(inner).__name__ in ("PytorchReturnTypeWrapper", "OneDimPriorWrapper"):
         inner = inner.prior
@@ -155,7 +157,7 @@ def cpu_prior(prior: Any) -> Any:
 
 
 def _takes_nan(estimator: Any, x: Tensor) -> bool:
-    """Whether the embedding net takes missing entries: what it makes of a row that has some."""
+    """Whether the embedding net accepts missing entries: whether a row with NaN gives a finite embedding."""
     row = x[torch.isnan(x).any(1)][:1]
     with torch.no_grad():
         device = next(estimator.buffers()).device
@@ -164,6 +166,7 @@ def _takes_nan(estimator: Any, x: Tensor) -> bool:
 
 
 def _check_noise(base: SbiBase, estimator: Any, theta: Tensor) -> None:
+    """Warns if the trained noise levels do not suit the scales of the parameters."""
     if estimator.compose_enabled:
         return
     spread = theta.std(0)

@@ -5,14 +5,13 @@ With u the units that sbi diffuses in, y = theta_t / m the noisy state and s = s
     NPSE: E[u_0 | y] = y + s^2 m score(m y, x, t)
     FMPE: E[u_0 | y] = (m y - sigma v(m y, x, t)) / (1 + e),      since v = E[eps - u_0] and sigma = t + e
 
-The FMPE line is exact at every t, also at t = 1, where sbi's own `score` divides by what has gone to zero and is off by
-a factor 1 + e.
+The FMPE line is exact at every t. sbi's own `score` divides by zero at t = 1, and it is wrong by a factor 1 + e.
 
 sbi adds the same noise to every parameter in the user's own units, whatever their scales, unless it was trained with
-``compose_standardization``. So that one noise level s is one level in reprior's units too, those are u = shift + unit *
-theta with ONE unit for all parameters: the widest parameter has standard deviation one.
+``compose_standardization``. So that one noise level s is one level in reprior's units, too, these have one common unit for
+all parameters: u = shift + unit * theta, and the widest parameter has standard deviation one.
 
-x is embedded once per observation, where sbi embeds it at every step.
+x is embedded once per observation (sbi embeds it at every step).
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["SbiBase"]
 
-S_MIN = 1e-3  # the sampler need not go lower, in spreads of the narrowest parameter, whatever was trained
-S_MAX = 40.0  # nor start higher
-FEATURE_ROWS = 2_000  # simulations that the embedding is standardised on
+S_MIN = 1e-3  # in spreads of the narrowest parameter: the sampler never needs to end at lower noise
+S_MAX = 40.0  # in spreads of the widest parameter: the sampler never needs to start at higher noise
+FEATURE_ROWS = 2_000  # simulations from which the scale of the embedding is estimated, to about 2 %
 
 
 class SbiBase(Base):
@@ -41,7 +40,7 @@ class SbiBase(Base):
 
     Arguments:
         estimator: the estimator, with its embedding net inside.
-        unit: the width of one of reprior's units of theta in those sbi diffuses in.
+        unit: one of reprior's units of theta, in the units that sbi diffuses in.
         narrowest: the spread of the narrowest parameter in reprior's units.
     """
 
@@ -128,8 +127,8 @@ class SbiBase(Base):
         """
         level = self.unit * s
         asked = level.clamp(self.process.lowest, min(self.process.highest, 1e3 * S_MAX * self.unit))
-        # Above the trained noise the state is nearly Gaussian about zero, where the mean goes with z / s^2: ask at the
-        # highest level with z shrunk to match. Below the lowest, keep the score.
+        # Above the trained noise the mean is linear in z / s^2: evaluate at the highest level with z scaled to the same
+        # z / s^2. Below the lowest level the score is taken not to change.
         shrink = (asked / level).square().clamp(max=1.0).unsqueeze(-1).to(z)
         keep = (level / asked).square().clamp(max=1.0).unsqueeze(-1).to(z)
         t, m = self.process.at(asked)
@@ -161,6 +160,8 @@ class SbiBase(Base):
 
 
 class _BoundSbi(Denoiser):
+    """An sbi base with its observations, which are embedded once."""
+
     def __init__(self, base: SbiBase, x: Tensor, code: Tensor):
         self.base, self.x, self.code = base, x, code
         self.dim, self.noise = base.dim, base.noise

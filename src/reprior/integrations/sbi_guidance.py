@@ -1,16 +1,16 @@
-"""The guidance method "density_ratio" inside sbi, and what sbi's sampler must be kept from.
+"""The guidance method "density_ratio" inside sbi, with guards against errors of sbi's guided sampling.
 
-sbi builds a guidance object anew at every step and asks it for the score of theta_t. Here that is
+sbi builds a new guidance object at every step and gets the score of theta_t from it. Here that is
 
     score_q(theta_t) = (m mean_q(z, s) - theta_t) / sigma^2,      z = theta_t / m,   s = sigma / m
 
 with mean_q the guided denoiser of the adapted posterior, made once per observation and kept in `SbiGuide`, which
 `adapted.sbi_params()` hands over.
 
-Calls of ``sample`` with this method are guarded; any other call goes through untouched. ODE sampling, in which sbi drops
-guidance without a word, is done by reprior's own sampler, and so are the draws of a method that has no guided denoiser
-(one that resamples, for instance). Rejection uses the support of q. For several iid observations r is applied once, by
-resampling sbi's unguided draws, because guidance would apply it at each of them.
+Calls of ``sample`` with this method are guarded; other calls are unchanged. In ODE sampling sbi ignores guidance silently,
+so reprior's own sampler draws there. It also draws for methods without a guided denoiser (those that resample, for
+instance). Rejection uses the support of q. For several iid observations r is applied once, by resampling sbi's unguided
+draws, because guidance would apply it once per observation.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from reprior.weights import relative_ess, systematic
 __all__ = ["NAME", "SbiGuide", "params", "register"]
 
 NAME = "density_ratio"
-MOST = 1e6  # noise in sbi's units of theta that stands for the infinite one of a flow at t = 1
-IID_POOL = 4  # unguided draws per sample asked for, with iid observations: all weights equal would leave no duplicates
+MOST = 1e6  # noise in sbi's units of theta, in place of the infinite noise of a flow at t = 1
+IID_POOL = (
+    4  # unguided draws per requested sample with iid observations: no duplicates while no weight is above 4 x average
+)
 
 
 class SbiGuide:
-    """An adapted posterior as sbi's sampler needs it: prepared once per observation.
+    """An adapted posterior for sbi's sampler, with a guided denoiser that is made once per observation.
 
     Arguments:
         adapted: an adapted posterior whose base came from sbi.
@@ -89,7 +91,7 @@ class SbiGuide:
         m = base.process.at(level)[1]
         s = float(level) / base.unit
         asked = min(s, denoiser.s_max)
-        # Above the guidance's largest noise the mean goes with z / s^2, as in `SbiBase.denoise`.
+        # Above the guidance's largest noise the mean is linear in z / s^2, as in `SbiBase.denoise`.
         z = (asked / s) ** 2 * (theta_t / m.to(theta_t) - base.offset) / base.unit
         mean = base.offset + base.unit * denoiser.mean(z, z.new_tensor(asked))
         return (m.to(mean) * mean - theta_t) / (level * m).square().to(mean)
@@ -131,7 +133,7 @@ class DensityRatio(ScoreAdaptation):
         self.guide.check(vf_estimator)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "vf_estimator" or name.startswith("__"):  # a copy asks before it has any: sbi's own recurses
+        if name == "vf_estimator" or name.startswith("__"):  # copy looks these up before they exist: sbi's own recurses
             raise AttributeError(name)
         return getattr(self.vf_estimator, name)
 

@@ -1,9 +1,9 @@
 """sbi estimators as plain data, so that files hold tensors and JSON and nothing is pickled.
 
-`describe` reads the architecture off an estimator whose network is one of sbi's own (mlp, ada_mlp, transformer and its
-cross-attention form), builds it again, loads the weights into the copy and compares the two: what does not come out the
-same is marked as not rebuildable, and `reprior.load` then asks for the estimator (its weights do not matter, they come
-from the file). An embedding net of the user's is asked for likewise.
+`describe` reads the architecture of an estimator whose network is one of sbi's own (mlp, ada_mlp, transformer and its
+cross-attention form). It builds the network again, loads the weights and compares the outputs. If they differ, the network
+is marked as not rebuildable, and `reprior.load` needs the estimator as an argument; its weights do not matter, as they
+come from the file. The same holds for an embedding net of the user's.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def _describe_net(net: nn.Module) -> dict[str, Any] | None:
 
 
 def _condition_dim(mlp: Any) -> int:
-    # sbi repeats a short embedding up to the time embedding's size: that size stands for any shorter one.
+    # sbi repeats a short embedding up to the size of the time embedding, so shorter ones give that size.
     return mlp.input_layer.in_features - mlp.time_emb.embed_dim
 
 
@@ -203,7 +203,7 @@ def _build_estimator(config: dict[str, Any], own: nn.Module | None) -> Any:
 
 @torch.no_grad()
 def _same(base: SbiBase, config: dict[str, Any]) -> bool:
-    """Whether the rebuilt base gives what the base gives, at some random states."""
+    """Whether the rebuilt base has the same denoised means as the base at some random states."""
     if not hasattr(nn, config["net"]["activation"]):
         return False
     own = base.embedding

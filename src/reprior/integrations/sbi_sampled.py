@@ -1,8 +1,8 @@
 """sbi posteriors without a diffusion (NPE, NLE, NRE, and any other that samples): importance resampling.
 
 There is no denoiser to guide, so a pool of the posterior's own samples is weighted by r = q/p and resampled, with the
-same `Info` and the same warnings. For NLE and NRE this is the second best: they learned the likelihood, to which any
-prior can be put, and sbi's own ``build_posterior(prior=q)`` is exact. The result says so.
+same `Info` and the same warnings. For NLE and NRE there is a better way: they learned the likelihood, so sbi's own
+``build_posterior(prior=q)`` is exact for any prior. The result says so.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ EXACT = (
 )
 CANNOT_PREDICT = "an sbi posterior cannot predict x; train network='simformer' with reprior.train"
 LIKELIHOOD_POOL = 5_000  # draws that NLE and NRE make for one resampling, unless the settings say otherwise
-SCALE_DRAWS = 10_000  # draws of the prior that tell the scale of each parameter to about 1 %
+SCALE_DRAWS = 10_000  # draws of the prior that give the scale of each parameter to about 1 %
 
 
 @dataclass(frozen=True)
 class SampledPosterior(Draws):
-    """A posterior p(theta | x) that can be sampled, and no more is asked of it.
+    """A posterior p(theta | x) that is only sampled from.
 
     Attributes:
         source: the sbi posterior.
@@ -135,7 +135,7 @@ class SampledPosterior(Draws):
         return x if shape is None else x.reshape(-1, *shape)
 
     def _draw_one(self, n: int, x: Tensor, seed: int, progress: bool = False) -> Tensor:
-        with seeded(seed % 2**63):  # with gradients: some of sbi's samplers climb to the mode first
+        with seeded(seed % 2**63):  # gradients stay on: some of sbi's samplers start with a search for the mode
             theta = self.source.sample((n,), x=self._shaped(x.unsqueeze(0)), show_progress_bars=progress)
         return theta.detach().reshape(n, -1).cpu().float()
 
@@ -208,7 +208,7 @@ def adapt_sampled(
 
 
 def _x_shape(source: Any) -> torch.Size | None:
-    """The shape of one observation, from the estimator inside an sbi posterior; None where it is not told."""
+    """The shape of one observation, from the estimator inside an sbi posterior; None if that does not have it."""
     potential: Any = getattr(source, "potential_fn", None)
     if hasattr(potential, "likelihood_estimator"):
         return torch.Size(potential.likelihood_estimator.input_shape)
