@@ -1,6 +1,6 @@
 """Change the prior: `adapt` gives an `AdaptedPosterior`, which samples q(theta | x) with no new simulations.
 
-The three things that follow from r = q/p once p(theta | x) can be sampled and evaluated are here too:
+What follows from r = q/p once p(theta | x) can be sampled and evaluated is here, too:
 
     log q(theta | x) = log p(theta | x) + log r(theta) - log Z(x),    Z(x) = E_p(theta|x)[r] = q(x) / p(x)
 
@@ -37,10 +37,10 @@ from reprior.weights import relative_ess, systematic
 
 __all__ = ["AdaptedPosterior", "adapt"]
 
-CHECK_DRAWS = 2_000  # base draws behind ESS and k-hat, made when they are asked for
-CHECK_SAMPLER = Sampler(steps=20)
-LARGEST_LOG = 700.0  # exp of more is no number in double precision
-FEW_EFFECTIVE = 100  # effective draws behind Z(x) below which its error is some 10 %
+CHECK_DRAWS = 2_000  # base draws for ESS and k-hat, made when these are first asked for
+CHECK_SAMPLER = Sampler(steps=20)  # ESS and k-hat need no finer draws
+LARGEST_LOG = 700.0  # the exponential of more overflows double precision
+FEW_EFFECTIVE = 100  # effective draws: with fewer, the relative error of Z(x) is above 10 %
 
 
 def adapt(
@@ -54,7 +54,7 @@ def adapt(
     progress: bool = False,
     folder: str | os.PathLike[str] | None = None,
 ) -> AdaptedPosterior:
-    """Changes the prior of a posterior. No simulator is called and the base is left as it is.
+    """Changes the prior of a posterior. No simulator is called and the base does not change.
 
     Arguments:
         posterior: the base posterior, trained under p; or an NPE, NLE or NRE posterior of sbi (resampled).
@@ -66,8 +66,8 @@ def adapt(
         accept_outside: go on although q has mass outside p's support.
         observed: for `AdaptedPosterior.predict` with a learned method: which entries of x are observed, with shape (m,).
         progress: show progress bars.
-        folder: where a learned method keeps its base draws, so that another estimator, or a call that was cut off, finds
-            them; nothing is kept if not given.
+        folder: where a learned method keeps its base draws for other estimators and for the rerun of an interrupted call;
+            nothing is kept if not given.
     """
     kind = find(method)
     if not isinstance(posterior, Posterior):
@@ -99,7 +99,7 @@ class AdaptedPosterior(Draws):
         change: the change of prior.
         method: the method that draws; its name is ``method.name``.
         sampler: the sampler; the base's default.
-        notes: what there is to warn of, whatever x.
+        notes: warnings that hold for every x.
     """
 
     posterior: Posterior
@@ -128,7 +128,7 @@ class AdaptedPosterior(Draws):
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What there is to warn of, whatever x."""
+        """Warnings that hold for every x."""
         if not self.change.outside > 0:
             return self.notes
         lost = f"{100 * self.change.outside:.3g} % of the target prior's mass lies outside the prior's support and is left out"
@@ -189,8 +189,8 @@ class AdaptedPosterior(Draws):
             return_info: also return an `Info`.
             progress: show a progress bar.
             show_progress_bars: the same by sbi's name, so that its diagnostics (run_sbc, run_tarp) take this posterior.
-            correct: "no"; "resample" the draws towards the exact target with the base's own densities; or "weights", to
-                return them with their log weights in the info.
+            correct: "no"; "resample", by importance weights towards the exact target (`reprior.correction`); or
+                "weights", which leaves the draws as they are and puts their log weights in the info.
 
         Returns: theta, with shape (*sample_shape, d), or (theta, info).
         """
@@ -253,7 +253,7 @@ class AdaptedPosterior(Draws):
     def fill(
         self, theta: Tensor, denoiser: Denoiser, sampler: Sampler, generator: torch.Generator
     ) -> tuple[Tensor, float, dict[int, str]]:
-        """Draws again what fell outside the support of p or q.
+        """Replaces draws outside the support of p or q by new ones.
 
         Arguments:
             theta: draws in the user's units, with shape (n, K, D); NaN at observations that failed.
@@ -304,8 +304,8 @@ class AdaptedPosterior(Draws):
     def evidence_ratio(self, x: Tensor, draws: int = 10_000, seed: int = 0) -> tuple[float, float]:
         """Z(x) = q(x) / p(x) = E_p(theta|x)[r], and its standard error; a Bayes factor if q is normalised.
 
-        The error is that of the average over base draws: how wrong the base itself is, it cannot tell (`diagnose` looks).
-        Where mass of q outside p's support was left out, q is the rest of it, normalised.
+        The error is that of the average over base draws. It does not include the error of the base itself (see `diagnose`).
+        Where mass of q outside p's support was left out, q stands for the remaining part, normalised.
 
         Arguments:
             x: one observation, with shape (m,) or (1, m).
@@ -314,11 +314,11 @@ class AdaptedPosterior(Draws):
         """
         if self.change.kind == "carried":
             raise InputError(
-                "the prior that an update carries is known up to a constant only, so q(x) / p(x) is not known; log_prob is, as "
-                "the constant drops out"
+                "the prior that an update carries is known up to a constant only, so q(x) / p(x) is not known; log_prob is "
+                "known, because the constant drops out"
             )
         if self.change.kind == "callable":
-            warn("log q was given as a function, maybe up to a constant: then this ratio is too", stacklevel=2)
+            warn("log q is a function, which may be known up to a constant only; then so is this ratio", stacklevel=2)
         log_w = self._base_weights(x, draws, seed).double()
         if self.change.outside > 0:
             log_w = log_w - math.log1p(-self.change.outside)
@@ -326,9 +326,7 @@ class AdaptedPosterior(Draws):
         r = (log_w - top).exp()
         log_z = top + math.log(float(r.mean()))
         if abs(log_z) > LARGEST_LOG:
-            raise InputError(
-                f"log q(x)/p(x) is {log_z:.6g}, so the ratio itself is no number: normalise log q, or take off its constant"
-            )
+            raise InputError(f"log q(x)/p(x) is {log_z:.6g}, so the ratio overflows double precision: normalise log q")
         return math.exp(log_z), math.exp(top) * float(r.std()) / math.sqrt(draws)
 
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32, draws: int = 10_000, seed: int = 0) -> Tensor:
@@ -338,7 +336,7 @@ class AdaptedPosterior(Draws):
             theta: parameters, with shape (*, d).
             x: one observation, with shape (m,) or (1, m).
             steps: integration steps of the base's log-density.
-            draws: base draws behind Z(x).
+            draws: base draws from which Z(x) is estimated.
             seed: makes Z(x) repeatable.
         """
         theta = torch.as_tensor(theta, dtype=torch.float32).detach().cpu()
@@ -350,7 +348,7 @@ class AdaptedPosterior(Draws):
         return torch.where(inside, value, torch.full_like(value, -torch.inf))
 
     def _base_weights(self, x: Tensor, draws: int, seed: int) -> Tensor:
-        """Log weights of base draws at one x, with shape (draws,); warns where few of them count."""
+        """Log weights of base draws at one x, with shape (draws,); warns where few of them are effective."""
         x = check_x(x, self.posterior.x_dim, single=True)
         theta = self.posterior.sample((draws,), x, seed=seed)
         log_w = self.change.log_w(self.change.scale.forward(theta))
@@ -358,7 +356,7 @@ class AdaptedPosterior(Draws):
         if effective == 0:
             raise InputError(
                 f"none of {draws} draws of the base at this x has mass under the target prior, so q(x) / p(x) is not known; "
-                "raise draws, or look whether x and the target prior agree"
+                "raise draws, or check whether x and the target prior agree"
             )
         if effective < FEW_EFFECTIVE:
             warn(
@@ -367,7 +365,7 @@ class AdaptedPosterior(Draws):
             )
         return log_w
 
-    # Hand on
+    # Export
 
     def sbi_params(self, seed: int = 0) -> dict[str, Any]:
         """What sbi's ``sample(..., guidance_method="density_ratio", guidance_params=...)`` takes.

@@ -1,4 +1,4 @@
-"""What users hand over as arrays."""
+"""Arrays and tables of users."""
 
 from __future__ import annotations
 

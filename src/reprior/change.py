@@ -1,12 +1,12 @@
-"""The change of prior, log r = log q - log p, and all that can be known of it.
+"""The change of prior, log r = log q - log p, and its properties.
 
-`reprior.target.make_change` reads what the user gives as q and makes a `PriorChange`; a ratio that is known as a network is
-given to `PriorChange` itself. What follows from log r (its quadratic part, whether it has a gradient, the trusted region) is
-found at the first use and kept.
+`reprior.target.make_change` reads what the user gives as q and makes a `PriorChange`. A log ratio that is a network goes
+into a `PriorChange` directly. The properties of log r (its quadratic part, whether it has a gradient, the trusted region)
+are computed at first use and kept.
 
-**Trusted region.** A base knows theta only where simulations are: where log p(theta) is not below that of every stored
-draw. Beyond, a network extrapolates; where q is wider than p, r grows without limit there, and one stray draw would take all
-the weight. A draw beyond the region counts only where q has its mass.
+**Trusted region.** A base has learned only where simulations are: where log p(theta) is at least the lowest value among
+draws of p. Outside this region a network extrapolates. Where q is wider than p, r grows without limit there, and one stray
+draw would take all the weight. A draw outside the region therefore gets weight only where q has most of its mass.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["PriorChange"]
 
-PRIOR_DRAWS = 50_000  # draws of p whose lowest log p bounds the trusted region, about as many as a base has seen
-TARGET_DRAWS = 5_000  # draws of q whose lowest log q says where q has its mass
-RARE = 0.01  # a part of a posterior, and of q: draws beyond the trusted region are stray where they are fewer
-PIECES = 64  # of the way between two points, over which the gradient of log r is added up
-DISCONTINUOUS = 0.05  # the fraction of such ways over which it does not add up, from which on log r has steps
+PRIOR_DRAWS = 50_000  # draws of p whose lowest log p bounds the trusted region: about as many as a base has seen
+TARGET_DRAWS = 5_000  # draws of q that show where q has its mass: all but the fraction RARE of lowest log q
+RARE = 0.01  # fraction: draws outside the trusted region count as stray if fewer than this of a posterior lie outside
+PIECES = 64  # pieces of the straight line between two points, over which the gradient of log r is integrated
+DISCONTINUOUS = 0.05  # log r counts as discontinuous if the integral is wrong on at least this fraction of lines
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class PriorChange:
         target: the target prior q as a distribution, or None where only a log-density or samples are known.
         kind: "distribution", "callable", "samples", or "carried" (`reprior.sequential`).
         outside: the fraction of q's mass outside p's support (NaN where q cannot be sampled).
-        region: draws of theta, with shape (n, d), over which log r is known, where that is not all of p (a ratio that was
+        region: draws of theta, with shape (n, d), over which log r is known, if that is not all of p (a ratio that was
             fitted to a posterior); None otherwise.
-        whole: the change from which a part of log r was taken out to get this one (`minus`); None if nothing was.
+        whole: the full change, if this one is the full change minus a part (`minus`); None otherwise.
     """
 
     prior: Any
@@ -62,7 +62,7 @@ class PriorChange:
     def log_r(self, theta: Tensor) -> Tensor:
         """log r in the user's units, theta with shape (*, d); -inf outside the support of q."""
         value = self.log_ratio(theta)
-        # Outside p's support log r is undefined; such theta are never kept, so their weight is nothing.
+        # Outside p's support log r is undefined; such theta are never kept, so their weight is zero.
         return torch.where(value.isnan() | (value == torch.inf), torch.full_like(value, -torch.inf), value)
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -77,13 +77,13 @@ class PriorChange:
         return priors.log_prob(self.prior, theta).to(z.device)
 
     def minus(self, part: Callable[[Tensor], Tensor]) -> PriorChange:
-        """The change that remains when a part of log r, of standardised parameters, is taken out of it."""
+        """The change with log r minus a part; the part is a function of standardised parameters."""
         return replace(
             self, target=None, log_ratio=partial(_minus, self, part), kind="callable", whole=self.whole or self
         )
 
     def draw(self, n: int, seed: int) -> Tensor:
-        """Draws of q, with shape (n, d): its own, or draws of p resampled by r where q cannot be sampled."""
+        """Draws of q inside p's support, with shape (at most n, d); draws of p resampled by r if q cannot be sampled."""
         if self.target is not None:
             theta = priors.sample(self.target, n, seed)
             return theta[self.inside(theta)]
@@ -115,8 +115,8 @@ class PriorChange:
     def lowest_trusted(self, z: Tensor) -> Tensor:
         """The lowest log p of a draw that is trusted, with shape (*), for draws of posteriors with shape (n, *, D).
 
-        It is the edge of the trusted region where nearly all of a posterior lies within it. A posterior that lies further
-        out has no limit: all that the base knows of it is extrapolated.
+        It is the edge of the trusted region if nearly all of a posterior lies inside. For a posterior further out there is
+        no limit (-inf), because all of it is extrapolated anyway.
         """
         beyond = (self.log_p(z) < self.lowest_log_p).float().mean(0)
         return torch.where(beyond < RARE, self.lowest_log_p, -torch.inf)
@@ -132,7 +132,7 @@ class PriorChange:
     @cached_property
     @torch.no_grad()
     def lowest_log_q(self) -> float:
-        """The log q, up to q's constant, that all but few draws of q exceed."""
+        """The quantile RARE of log q over draws of q, up to q's constant; -inf for a ratio with a `region`."""
         if self.region is not None:
             return -float("inf")
         if self.whole is not None:
@@ -141,11 +141,11 @@ class PriorChange:
         log_q = self.log_r(theta) + priors.log_prob(self.prior, theta)
         return float(torch.quantile(log_q[torch.isfinite(log_q)], RARE))
 
-    # What is known of log r
+    # Properties of log r
 
     @cached_property
     def points(self) -> Tensor:
-        """Parameters with mass under p and q, in user units, that log r is looked at, with shape (n, d)."""
+        """Parameters with mass under p and q, in user units, at which log r is examined, with shape (n, d)."""
         if self.whole is not None:
             return self.whole.points
         if self.region is not None:
@@ -170,7 +170,7 @@ class PriorChange:
 
     @cached_property
     def differentiable(self) -> bool:
-        """Whether log r has a gradient that autograd can take, and no steps."""
+        """Whether log r is continuous and autograd gives its gradient."""
         return _has_gradient(self, self.points[-64:], seed=0)
 
     @cached_property
@@ -194,7 +194,7 @@ def _minus(change: PriorChange, part: Callable[[Tensor], Tensor], theta: Tensor)
 
 
 def _has_gradient(change: PriorChange, theta: Tensor, seed: int) -> bool:
-    """Whether autograd's gradient of log r is its slope: a log q from numpy or scipy gives autograd that of p alone."""
+    """Whether autograd's gradient agrees with differences of log r; with a log q from numpy it is that of p alone."""
     with torch.enable_grad():
         theta = theta.detach().clone().requires_grad_(True)
         value = change.log_r(theta)
@@ -215,7 +215,7 @@ def _has_gradient(change: PriorChange, theta: Tensor, seed: int) -> bool:
 
 
 def _adds_up(change: PriorChange, theta: Tensor, seed: int) -> bool:
-    """Whether the gradient adds up to the difference of log r between points; over a step (a histogram) it does not."""
+    """Whether the gradient integrates to the difference of log r between points; across a jump (a histogram) it fails."""
     order = torch.randperm(len(theta), generator=torch.Generator().manual_seed(seed + 1))
     start, way = theta, theta[order] - theta
     middles = (torch.arange(PIECES, device=theta.device, dtype=theta.dtype) + 0.5) / PIECES
@@ -227,6 +227,6 @@ def _adds_up(change: PriorChange, theta: Tensor, seed: int) -> bool:
     with torch.no_grad():
         rise = change.log_r(theta[order]) - change.log_r(start)
     inside = torch.isfinite(value).all(0) & torch.isfinite(pieces).all(0) & torch.isfinite(rise)
-    allowed = 0.1 + 0.1 * pieces.abs().sum(0)  # the sum is no integral: kinks, and slopes that grow towards an edge
+    allowed = 0.1 + 0.1 * pieces.abs().sum(0)  # error of the sum at kinks, and where slopes grow towards an edge
     off = ((pieces.sum(0) - rise).abs() > allowed)[inside].float()
     return len(off) == 0 or float(off.mean()) < DISCONTINUOUS

@@ -51,9 +51,14 @@ def methods() -> None:
 def report(
     adapted: Annotated[Path, typer.Argument(help="The file that AdaptedPosterior.save wrote.")],
     x: Annotated[
-        Path | None, typer.Option(help="The observation: a .npy or text file; typical ones if left out.")
+        Path | None,
+        typer.Option(
+            help="The observation: a .npy or text file; without it, stored ones that are likely under the target prior."
+        ),
     ] = None,
-    simulations: Annotated[Path | None, typer.Option(help="Stored simulations, if saved apart.")] = None,
+    simulations: Annotated[
+        Path | None, typer.Option(help="Stored simulations, if they were saved in another file.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
     seed: Annotated[int, typer.Option(help="Seed.")] = 0,
     threads: Annotated[int, typer.Option(help="Torch threads; more than one is slower on busy cores.")] = 1,
@@ -70,7 +75,7 @@ def report(
 
 
 def run() -> None:
-    """The entry point: errors that reprior raises on purpose are shown as one line, without a traceback."""
+    """The entry point: errors that reprior raises itself are shown as one line, without a traceback."""
     from reprior.errors import RepriorError
 
     try:

@@ -1,9 +1,9 @@
 """Importance correction: adapted samples reweighted towards the exact target with densities of the base.
 
-Samples theta ~ g(theta | x) of any method get weights p(theta | x) r(theta) / g(theta | x). The base's log p is its own
-probability-flow density and g is that of the guided denoiser that drew them. Refused is what has no such density: methods
-that resample a pool, draw from a mixture, or average over fresh draws, and samplers that add noise on the way (g is the
-law of the ODE, not theirs). What it corrects is the guidance's error; the base's own error stays.
+Samples theta ~ g(theta | x) get weights p(theta | x) r(theta) / g(theta | x). p(theta | x) is the probability-flow density of
+the base, and g that of the guided denoiser that drew the samples. Methods without such a density are refused: those that
+resample a pool, draw from a mixture, or average over fresh draws. So are samplers that add noise between steps, because g
+is the density of the ODE alone. The weights correct the error of the guidance, not that of the base.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Frozen", "freeze", "importance_correction"]
 
-STEPS = 24  # Runge-Kutta steps of a density: its error is below one per cent
+STEPS = 24  # Runge-Kutta steps of a log-density, which keep its error below one per cent
 
 
 class Frozen(Method):
-    """A method whose denoiser is made once and kept, so that all its draws at one x follow one law.
+    """A method whose denoiser is made once and kept, so that all its draws at one x follow one distribution.
 
     Arguments:
-        inner: the method; what it draws to learn the posterior's width is drawn once.
+        inner: the method; draws that it needs to estimate the posterior's width are made once.
     """
 
     def __init__(self, inner: Method):
@@ -50,11 +50,11 @@ class Frozen(Method):
 
 
 def freeze(adapted: AdaptedPosterior, sampler: Sampler) -> AdaptedPosterior:
-    """The same adapted posterior for draws at one x that are to be corrected; refuses what has no density.
+    """The adapted posterior with its denoiser frozen, for draws at one x; refuses methods and samplers without density.
 
     Arguments:
         adapted: the adapted posterior.
-        sampler: what it will be drawn with.
+        sampler: the sampler that will draw.
     """
     method = adapted.method
     if not method.has_density:

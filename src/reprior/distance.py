@@ -1,8 +1,8 @@
 """How far an observation is from the stored simulations.
 
-The distance to the fifth nearest stored x, in standardised units (robust scale, far outliers compressed), divided by
-what 99 % of the stored x have themselves. Above 1 the observation is unlike nearly everything that was simulated,
-and the base answers by extrapolation.
+The relative distance of x is its distance to the fifth nearest stored x, in standardised units (robust scale, far outliers
+compressed), divided by the 99 % quantile of the same distance over stored x. If it is above 1, x is unlike nearly all
+simulations, and the base extrapolates.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["distance_warning", "x_distance"]
 
-NEIGHBOUR = 5  # the nearest of all may be a twin by chance
-STORED = 10_000  # stored x that are searched
-PROBES = 500  # stored x that show what is usual
-QUANTILE = 0.99
+NEIGHBOUR = 5  # the very nearest simulation may be close by chance; the fifth is a steadier measure
+STORED = 10_000  # stored x among which neighbours are searched, which bounds the time
+PROBES = 500  # stored x whose own distances give the quantile
+QUANTILE = 0.99  # of these distances: the unit of the relative distance
 
 
 def x_distance(simulations: Simulations, scale: Standardizer, x: Tensor, seed: int = 0) -> float:
-    """The relative distance of x; entries of x that are missing are left out.
+    """The relative distance of x, without its missing entries; NaN if there are too few simulations.
 
     Arguments:
         simulations: the stored simulations.
@@ -46,7 +46,7 @@ def _nearest(x: Tensor, stored: Tensor) -> Tensor:
 
 
 def distance_warning(simulations: Simulations | None, scale: Standardizer, x: Tensor) -> tuple[str, ...]:
-    """A sentence where an observation, with shape (1, m), lies far from the simulations; () otherwise."""
+    """A warning if an observation, with shape (1, m), lies far from the simulations; () otherwise."""
     far = 0.0 if simulations is None else x_distance(simulations, scale, x)
     if not far > 1:
         return ()

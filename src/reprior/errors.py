@@ -6,7 +6,7 @@ __all__ = ["FileFormatError", "InputError", "RefusedError", "RepriorError", "Sup
 
 
 class RepriorError(Exception):
-    """Any error that reprior raises on purpose."""
+    """The base class of all errors that reprior raises itself."""
 
 
 class InputError(RepriorError, ValueError):

@@ -1,4 +1,4 @@
-"""Optional dependencies: what is missing is said together with the extra that brings it."""
+"""Optional dependencies: the error for a missing one names the extra that installs it."""
 
 from __future__ import annotations
 

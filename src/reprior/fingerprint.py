@@ -39,7 +39,7 @@ def fingerprint(*parts: Any, digits: int = 16) -> str:
 
 
 def plain(value: Any) -> Any:
-    """JSON-ready data that stands for a value: equal values give equal data, also after a way through a file.
+    """JSON-ready data that stands for a value; equal values give equal data, also after being written and read.
 
     Arguments:
         value: As in `fingerprint`. Tuples become lists, and tensors a record of their type, shape and hash.

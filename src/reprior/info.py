@@ -1,7 +1,7 @@
-"""What a call of `sample` did, beside the samples.
+"""The record of a call of `sample`.
 
-`sample` draws; `Info` judges, and only when it is asked: ESS, k-hat and warnings are computed at their first use, from the
-base draws that the method made on its way, or from new ones where it made none.
+`sample` draws; `Info` judges, and only on request. ESS, k-hat and warnings are computed at their first use, from base draws
+that the method made anyway, or from new ones if it made none.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from reprior.weights import pareto_k, relative_ess
 
 __all__ = ["Info"]
 
-LOW_ESS = 0.01  # relative ESS below which the weights are warned of
-HIGH_K = 0.7  # Pareto k-hat above which an average under the weights cannot be relied on
-MANY_REJECTED = 0.5  # fraction of draws outside the support that is warned of
+LOW_ESS = 0.01  # relative ESS: below it fewer than one base draw in a hundred lies where the target posterior is
+HIGH_K = 0.7  # Pareto k-hat: above it an average under the weights is unreliable (Vehtari et al. 2024)
+MANY_REJECTED = 0.5  # fraction of draws outside the support above which there is a warning
 
 
 def _no_weights() -> Tensor | None:
@@ -40,10 +40,11 @@ class Info:
         seconds: the time it took.
         rejected: the fraction of draws that fell outside the support (of p, or of q) and were drawn again.
         why: one sentence: why this method.
-        told: for each observation, one sentence that says what was done there; () if there is nothing to say.
+        told: what was done at each observation, in one sentence each; () if there is nothing to say.
         failed: the observations (counted from 0) that could not be drawn, whose rows are NaN, each with the reason.
         figures: figures of the method by name, each with one number for each observation.
-        weights: log importance weights of the draws, with shape (n,), where ``correct="weights"`` asked for them.
+        weights: log importance weights of the draws, with shape (n,), if ``correct="weights"`` asked for them.
+        notes: warnings that hold for every x.
     """
 
     method: str

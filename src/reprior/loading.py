@@ -1,7 +1,7 @@
 """Files of posteriors and adapted posteriors: what `save` writes and `load` reads, without pickle.
 
-A prior is written as plain data where it can be. Where it cannot, a fingerprint of it is written (its log-density at fixed
-points), and `load` takes the prior again and compares.
+A prior is written as plain data where possible. Otherwise the file has a fingerprint of it (its log-density at fixed
+points); `load` then needs the prior as an argument and compares it with the fingerprint.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from reprior.target import make_change
 
 __all__ = ["adapted_parts", "load", "part", "rebuild_adapted"]
 
-POINTS = 16  # draws of p, and of q, at which the fingerprint of a target prior looks
+POINTS = 16  # draws of p, and of q, at which the fingerprint of a target prior has its values
 
 
 def load(
@@ -63,7 +63,7 @@ def load(
 
 
 def part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names start with a prefix, without it."""
+    """The tensors whose names start with a prefix, under their names without the prefix."""
     return {k[len(prefix) + 1 :]: v for k, v in tensors.items() if k.startswith(prefix + ".")}
 
 
@@ -193,5 +193,5 @@ def _change(
 
 @torch.no_grad()
 def _fingerprint(change: PriorChange, points: Tensor) -> list[float]:
-    """log r at points with shape (n, d), as a fingerprint: it tells one target prior from another."""
+    """log r at points with shape (n, d), as a fingerprint of the target prior."""
     return priors.fingerprint(change.log_r, points)

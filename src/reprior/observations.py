@@ -1,7 +1,8 @@
-"""Stored observations where q puts them: where a method is trained, tried and judged.
+"""Stored observations that are likely under q, at which methods are trained, chosen and judged.
 
-Stored pairs (theta, x) follow p(theta) p(x | theta). Resampled by r = q/p they follow q(theta) p(x | theta). Where a few
-pairs would carry all the weight, r is tempered: the largest power r^b is taken that leaves enough effective pairs.
+Stored pairs (theta, x) follow p(theta) p(x | theta). Resampled with weights r = q/p they follow q(theta) p(x | theta). Where
+a few pairs would carry all the weight, the weights are tempered to r^b, with the largest b <= 1 that leaves enough
+effective pairs.
 """
 
 from __future__ import annotations
@@ -35,18 +36,18 @@ def tempered_weights(log_r: Tensor, effective: float) -> Tensor:
 
 
 def likely_x(simulations: Simulations, change: PriorChange, n: int, generator: Generator) -> Tensor:
-    """Stored observations where q puts them, with shape (n, m), resampled by tempered r."""
+    """Stored observations that are likely under q, with shape (n, m): resampled with weights r, tempered if need be."""
     weights = tempered_weights(change.log_r(simulations.theta), min(100.0, len(simulations) / 10))
     return simulations.x[torch.multinomial(weights, n, replacement=True, generator=generator)]
 
 
 def usable(simulations: Simulations, observed: Tensor | None, whole: bool = False) -> Simulations:
-    """The simulations that have all observed entries of x, and with ``whole`` the others too; all if ``observed`` is None.
+    """The simulations that have all entries of x that are needed.
 
     Arguments:
         simulations: the stored simulations, which may have missing entries.
-        observed: which entries of x are observed, with shape (m,).
-        whole: whether the entries that are to be predicted are needed too.
+        observed: which entries of x are observed, with shape (m,); None returns all simulations.
+        whole: whether the other entries, which are predicted, are needed too.
     """
     if observed is None or not simulations.has_missing:
         return simulations

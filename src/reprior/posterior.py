@@ -31,9 +31,9 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["Posterior", "Scales", "prior_fingerprint"]
 
-LEAK_DRAWS = 2_000
-FINGERPRINT_POINTS = 32  # at which the log-density of a prior is looked at
-FAR = 30.0  # standard deviations: where a bounded prior has no mass
+LEAK_DRAWS = 2_000  # draws that measure the network's mass outside a bounded prior, to about 1 % of the mass
+FINGERPRINT_POINTS = 32  # points at which the log-density of a prior is compared
+FAR = 30.0  # prior standard deviations: a prior that has mass this far out in every direction counts as unbounded
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ class Posterior(Draws):
 
     @property
     def device(self) -> torch.device:
-        """Where the base lives."""
+        """The device of the base."""
         return next(self.base.parameters()).device
 
     def to(self, device: str | torch.device) -> Posterior:
-        """The same posterior on another device; what was adapted from this one stays where it is."""
+        """The same posterior on another device; posteriors adapted from this one are not moved."""
         return replace(self, base=copy.deepcopy(self.base).to(device))
 
     def with_simulations(self, theta: Tensor, x: Tensor) -> Posterior:
@@ -137,8 +137,8 @@ class Posterior(Draws):
     def log_prob(self, theta: Tensor, x: Tensor, steps: int = 32) -> Tensor:
         """log p(theta | x), through the probability-flow ODE; -inf outside the prior's support.
 
-        Under a bounded prior the density is that of the samples: what the network leaks beyond the bounds is taken
-        off (from 2,000 draws).
+        Under a bounded prior the density is that of the samples: it is normalised inside the bounds. The network's mass
+        outside them is measured on 2,000 draws.
 
         Arguments:
             theta: parameters, with shape (*, d); read in single precision.
@@ -152,7 +152,7 @@ class Posterior(Draws):
         return self.density(denoiser, theta, steps) - math.log(self._kept(denoiser))
 
     def _kept(self, denoiser: Denoiser) -> float:
-        """The share of the network's mass inside the prior's support; 1 for an unbounded prior."""
+        """The fraction of the network's mass inside the prior's support; 1 for an unbounded prior."""
         far = torch.cat([torch.eye(self.dim), -torch.eye(self.dim)]) * FAR
         if bool(torch.isfinite(priors.log_prob(self.prior, self.scales.theta.inverse(far))).all()):
             return 1.0
@@ -212,7 +212,7 @@ class Posterior(Draws):
 
 @torch.no_grad()
 def prior_fingerprint(prior: Any, scale: Standardizer) -> list[float]:
-    """What tells one prior from another: log p at fixed points in the scale of theta, up to a constant."""
+    """A fingerprint of a prior: log p at fixed points in the scale of theta, up to a constant."""
     points = scale.inverse(
         torch.randn(FINGERPRINT_POINTS, len(scale.shift), generator=torch.Generator().manual_seed(0))
     )
@@ -220,7 +220,7 @@ def prior_fingerprint(prior: Any, scale: Standardizer) -> list[float]:
 
 
 def warn_of_lost(meta: dict[str, Any]) -> None:
-    """Warns, for the caller of a `save`, where the file cannot hold a prior."""
+    """Warns the caller of `save` if the file cannot hold a prior."""
     for name in ("prior", "target"):
         if (
             name in meta

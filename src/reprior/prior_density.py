@@ -1,4 +1,4 @@
-"""The log-density of a prior: -inf outside its support, and the fingerprint that tells one density from another."""
+"""The log-density of a prior, -inf outside its support, and a fingerprint of a log-density."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reprior.seeds import seeded
 
 __all__ = ["fingerprint", "followed", "log_prob", "same_fingerprint"]
 
-# The lowest value in a fingerprint: it stands for all that is too small to matter, -inf included, as files hold no
-# infinities. e^-10,000 is far below what single precision tells from zero.
+# The lowest value in a fingerprint. It stands for all lower ones and for -inf, because files hold no infinities; a density
+# of e^-10,000 is zero for every purpose.
 _LOWEST = -1e4
-# Machines, and single and double precision, agree on a log-density to about 1e-5 of its size; priors that a user could
-# confuse differ by far more.
+# Two machines, or single and double precision, agree on a log-density to about 1e-5 of its value. Priors that a user could
+# confuse differ by far more than this tolerance.
 _TOLERANCE = 1e-3
 
 
@@ -37,13 +37,14 @@ def log_prob(prior: Any, theta: Tensor) -> Tensor:
 
 
 def fingerprint(log_density: Callable[[Tensor], Tensor], points: Tensor) -> list[float]:
-    """What tells one log-density, known up to a constant, from another: its values at fixed points, less the largest.
+    """A fingerprint of a log-density that is known up to a constant: its values at fixed points, minus the largest.
 
-    It works for any distribution, and is kept in files beside it; `same_fingerprint` compares two.
+    It works for any distribution. `same_fingerprint` compares two.
 
     Arguments:
         log_density: the log-density, (n, d) -> (n,).
-        points: where it is evaluated, with shape (n, d): some where each density that may be confused with it has mass.
+        points: where it is evaluated, with shape (n, d). To tell it from another density, include points where that one has
+            its mass.
     """
     with torch.no_grad():
         value = log_density(points).detach().cpu().float()
@@ -51,7 +52,7 @@ def fingerprint(log_density: Callable[[Tensor], Tensor], points: Tensor) -> list
 
 
 def same_fingerprint(one: Sequence[float], other: Sequence[float]) -> bool:
-    """Whether two fingerprints, at the same points, are those of one density, but for rounding.
+    """Whether two fingerprints, at the same points, agree up to rounding.
 
     Arguments:
         one: a fingerprint.
@@ -62,7 +63,7 @@ def same_fingerprint(one: Sequence[float], other: Sequence[float]) -> bool:
 
 
 def followed(log_density: Callable[[Tensor], Any], theta: Tensor) -> bool:
-    """Whether a log-density takes a tensor that autograd follows; one of numpy or scipy does not.
+    """Whether a log-density accepts a tensor that autograd tracks; one that uses numpy or scipy does not.
 
     Arguments:
         log_density: the log-density, which works without autograd.
@@ -102,7 +103,7 @@ def _inside(prior: Any, theta: Tensor) -> Tensor:
         return _inside(prior.base_dist, theta)
     inside = prior.support.check(theta)
     inside = inside.reshape(len(theta), -1).all(-1)
-    if isinstance(prior, td.TransformedDistribution):  # torch takes a shifted Gamma's support to be the whole line
+    if isinstance(prior, td.TransformedDistribution):  # torch says that a shifted Gamma's support is the whole line
         below: Any = theta
         for transform in reversed(prior.transforms):
             below = transform.inv(below)

@@ -3,9 +3,9 @@
 A prior is anything with the two methods of a torch ``Distribution`` of event shape (d,): ``sample((n,))`` and
 ``log_prob(theta)``. `as_prior` wraps lists of 1-D distributions, scipy distributions and ``sbi`` priors.
 
-Three ways to write one down: `to_dict` turns the usual priors into JSON (numbers only, nothing is pickled) and `from_dict`
-turns them back; `fingerprint` tells any log-density from another in a file; `key` tells any prior from another in the key
-of a stored result (`reprior.store`).
+Three representations as plain data: `to_dict` turns the usual priors into JSON (numbers only, nothing is pickled), and
+`from_dict` turns them back. `fingerprint` identifies any log-density in a file. `key` identifies any prior in the key of a
+stored result (`reprior.store`).
 """
 
 from __future__ import annotations
@@ -56,14 +56,14 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
     "MultivariateNormal": ("loc", "scale_tril"),
 }
 
-_KEY_DRAWS = 8  # draws by which `key` tells a user's own prior from another
+_KEY_DRAWS = 8  # draws by which `key` identifies a user's own prior: two different priors hardly agree on all of them
 
 # What sbi's process_prior wraps around a torch distribution, in its attribute `prior`.
 _SBI_WRAPPERS = ("OneDimPriorWrapper", "PytorchReturnTypeWrapper")
 
 
 class Product:
-    """The product of independent distributions: the parts of theta are drawn one after the other.
+    """The product of independent distributions, each for its own part of theta.
 
     Arguments:
         parts: distributions with event shape (k,), or scalar ones with batch shape () or (1,).
@@ -229,10 +229,10 @@ def sample(prior: Any, n: int, seed: int) -> Tensor:
 
 
 def key(prior: Any) -> Any:
-    """Plain data that a prior is told by, for the key of a result that depends on it (`reprior.store`).
+    """Plain data that identify a prior, for the key of a result that depends on it (`reprior.store`).
 
-    It is the prior itself where plain numbers can hold it. A user's own object is told by some of its draws and their
-    log-density, to three digits, on which machines agree.
+    It is the prior itself where plain numbers can hold it. A user's own object is identified by some of its draws and
+    their log-density, rounded to three digits so that machines agree.
 
     Arguments:
         prior: a prior, as `as_prior` gives it.

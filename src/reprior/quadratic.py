@@ -18,11 +18,11 @@ from reprior.change import PriorChange
 
 __all__ = ["Quadratic", "expressible_part", "find_components", "find_quadratic", "local_part"]
 
-TOLERANCE = 2e-3  # of the spread of log r: a Gaussian change is found to about 1e-5 in float64
-NATS = 0.05  # what log r may be off where q is: the spread alone is no measure, one narrow parameter makes it huge
-ROUNDING = 1e-4  # of p's own curvature, 1: what is left of L where there is none
-LIGHT = 1e-6  # of the largest weight: points that count for less are left out
-NEAR = 20.0  # q is where log q, or log r, is within so many nats of its largest value
+TOLERANCE = 2e-3  # largest error of the fit, as a fraction of the range of log r; a Gaussian change has about 1e-5
+NATS = 0.05  # largest error of the fit where q has its mass; one narrow parameter makes the range of log r huge
+ROUNDING = 1e-4  # in units of p's own curvature (1): entries of L below this are rounding errors
+LIGHT = 1e-6  # points with less than this fraction of the largest weight are left out of a fit
+NEAR = 20.0  # nats: q "has its mass" where log q, or log r, is within this of its largest value
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class Quadratic:
 
     @property
     def shape(self) -> str:
-        """What noise expresses L: "scalar" (a multiple of I), "diagonal" or "full"."""
+        """The kind of noise that transport needs for L: "scalar" (a multiple of I), "diagonal" or "full"."""
         diagonal = self.L.diagonal()
-        # Each entry in units of its own two parameters: one that q pins down must not hide how two others go together.
+        # Each entry in units of its own two parameters: a very narrow parameter must not hide the correlation of others.
         size = torch.sqrt(1 + diagonal.abs())
         off = (self.L - torch.diag(diagonal)).abs() / torch.outer(size, size)
         if off.max() > ROUNDING:
@@ -61,7 +61,7 @@ class Quadratic:
 
     @property
     def curved(self) -> bool:
-        """Whether there is any L: it is none in a pure shift, which leaves every noise as it is."""
+        """Whether L differs from zero. L = 0 is a pure shift of the mean, for which S' = S."""
         return bool(self.L.abs().max() > ROUNDING)
 
     def __call__(self, z: Tensor) -> Tensor:
@@ -109,29 +109,29 @@ def find_components(change: PriorChange, seed: int = 0, points: int = 2_000) -> 
 def expressible_part(change: PriorChange, noise: str, seed: int = 0, points: int = 2_000) -> Quadratic:
     """The part of log r that transport can take over on a base of this noise: quadratic, and nowhere wider than p.
 
-    The curvature is that of the least-squares quadratic, cut to what the noise expresses (one number, one per
-    parameter, or a matrix) and to what narrows; the slope is fitted anew to what is left.
+    The curvature is that of the least-squares quadratic, reduced to what the noise can express (one number, one per
+    parameter, or a matrix) and to its positive part. The slope is then fitted to log r minus the curvature term.
     """
     z = _points(change, seed, points)
     whole = _fit(change, z)
     L = _narrowing(whole.L, noise)
     with torch.no_grad():
-        left = change(_precise(change, z)).double() + 0.5 * ((z.double() @ L) * z.double()).sum(-1)
+        remainder = change(_precise(change, z)).double() + 0.5 * ((z.double() @ L) * z.double()).sum(-1)
     design = torch.cat([z.double(), torch.ones(len(z), 1, dtype=torch.float64)], dim=1)
-    solution = torch.linalg.lstsq(design, left.unsqueeze(1)).solution[:, 0]
+    solution = torch.linalg.lstsq(design, remainder.unsqueeze(1)).solution[:, 0]
     return Quadratic(L, solution[:-1], float(solution[-1]), whole.misfit)
 
 
 def local_part(z: Tensor, log_r: Tensor, weight: Tensor, noise: str) -> Quadratic | None:
-    """As `expressible_part`, but fitted to some points alone: what transport can take over of log r about there.
+    """As `expressible_part`, but fitted to weighted points: the part of log r near them that transport can take over.
 
     Arguments:
         z: standardised parameters, with shape (n, d).
         log_r: log r there, with shape (n,); -inf counts as no point.
-        weight: how much each point counts, with shape (n,).
+        weight: the weight of each point in the fit, with shape (n,).
         noise: the noise the base was trained with.
 
-    Returns: the quadratic; None where the points are too few.
+    Returns: the quadratic; None if there are too few points.
     """
     counts = torch.isfinite(log_r) & (weight > LIGHT * weight.max())
     z, value, weight = z[counts].double(), log_r[counts].double(), weight[counts].double()
@@ -151,15 +151,15 @@ def local_part(z: Tensor, log_r: Tensor, weight: Tensor, noise: str) -> Quadrati
     upper = torch.zeros(d, d, dtype=torch.float64)
     upper[i, j] = solve(torch.cat([u[:, i] * u[:, j], u, ones], dim=1), value)[: len(i)]
     L = _narrowing(-(upper + upper.T) / torch.outer(size, size), noise)
-    left = value + 0.5 * (((z - centre) @ L) * (z - centre)).sum(-1)
-    slope = solve(torch.cat([u, ones], dim=1), left)
+    remainder = value + 0.5 * (((z - centre) @ L) * (z - centre)).sum(-1)
+    slope = solve(torch.cat([u, ones], dim=1), remainder)
     h = slope[:-1] / size + L @ centre
     c = float(slope[-1] - (slope[:-1] / size) @ centre - 0.5 * centre @ L @ centre)
     return Quadratic(L, h, c, float("inf"))
 
 
 def _narrowing(L: Tensor, noise: str) -> Tensor:
-    """The part of a curvature that narrows, and that a base of this noise expresses."""
+    """The positive part of a curvature (where q is narrower than p) that a base with this noise can express."""
     if noise == "full":
         values, frame = torch.linalg.eigh(L)
         return frame @ torch.diag(values.clamp(min=0)) @ frame.T
@@ -183,7 +183,7 @@ def _fit(change: PriorChange, z: Tensor) -> Quadratic:
 
 
 def _precise(change: PriorChange, z: Tensor) -> Tensor:
-    # torch's own distributions work in double precision; a user's object (a network) may take single only.
+    # torch's own distributions work in double precision; a user's object (a network) may accept single precision only.
     plain = all(priors.to_dict(prior) is not None for prior in (change.prior, change.target))
     return z.double() if plain else z
 
@@ -192,7 +192,7 @@ def _least_squares(z: Tensor, value: Tensor, log_p: Tensor) -> Quadratic:
     z, value, log_p = z.double(), value.double(), log_p.double()
     n, d = z.shape
     columns = (d + 1) * (d + 2) // 2
-    if n < 2 * columns:  # bounded support, few points inside: nothing to say
+    if n < 2 * columns:  # bounded support with too few points inside for a fit
         zero = torch.zeros(d, d, dtype=torch.float64)
         return Quadratic(zero, zero[0], 0.0, float("inf"))
     i, j = torch.triu_indices(d, d)
@@ -200,7 +200,7 @@ def _least_squares(z: Tensor, value: Tensor, log_p: Tensor) -> Quadratic:
     solution = torch.linalg.lstsq(design, value.unsqueeze(1)).solution[:, 0]
     spread = (value.max() - value.min()).clamp(min=1e-9)
     error = (design @ solution - value).abs()
-    # Under heavy tails of q, log r is largest at its few furthest draws, which least squares fits at the cost of the rest.
+    # If q has heavy tails, log r is largest at its furthest draws, and least squares fits these at the cost of the others.
     log_q = value + log_p
     where = (value > value.max() - NEAR) | (log_q > log_q.max() - NEAR)
     near = error[where].max() * TOLERANCE / NATS

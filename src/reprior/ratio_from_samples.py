@@ -1,4 +1,4 @@
-"""log q/p where q is known by samples only: a classifier learns to tell samples of q from samples of p.
+"""log q/p from samples of q: a classifier learns to tell samples of q from samples of p.
 
 It minimises E_q[softplus(-a)] + E_p[softplus(a)] over the logit a(theta). The minimum is at a = log q(theta) / p(theta)
 (Cranmer, Pavez and Louppe 2015, arXiv 1506.02169). The network has three hidden layers of 128 SiLU units, as in the paper
@@ -20,7 +20,7 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["RatioNetwork", "learn_log_ratio"]
 
-# A few thousand samples are usual: the weights decay a little, and patience is short, against learning them by heart.
+# With the usual few thousand samples a network could memorise them: hence some weight decay, and early stopping.
 DEFAULT = Training(steps=3_000, batch=2_048, learning_rate=1e-3, weight_decay=1e-4, evaluate_every=200, patience=6)
 
 

@@ -1,6 +1,6 @@
-"""What every posterior of this library can do: draw for one observation, for many, and predict.
+"""Drawing from a posterior: at one observation, at many, and predictions of missing entries of x.
 
-`Draws` has the public methods, which check what they are given; a posterior fills in `_draw`.
+`Draws` has the public methods, which check their arguments. A posterior implements `_draw`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from reprior.seeds import check_seed, fresh_seed
 
 __all__ = ["Draws", "as_shape", "check_x", "count_of", "redraw"]
 
-MOST = 100  # draws for each sample asked for, at most, where many fall outside the support
-AT_ONCE = 20  # of these, in one go
-FEWEST = 100  # samples asked for are counted as so many, at least
-LOW_ACCEPTANCE = 0.25  # above it, two draws for each that is missing will do
+MOST = (
+    100  # an observation fails after this many draws per requested sample, that is, with under 1 % inside the support
+)
+AT_ONCE = 20  # draws per requested sample in one round of redrawing, which bounds the memory
+FEWEST = 100  # the two limits above count requests for fewer samples as this many, so that a fraction can be measured
+LOW_ACCEPTANCE = 0.25  # above this fraction of accepted draws, two draws for each missing sample suffice
 
 
 class Draws(ABC):
@@ -134,7 +136,7 @@ class Draws(ABC):
         progress: bool = False,
         show_progress_bars: bool = False,
     ) -> Tensor | tuple[Tensor, Info]:
-        """Draws theta for many observations; one that cannot be drawn costs no other.
+        """Draws theta for many observations. If one of them fails, the others are still drawn.
 
         Arguments:
             x: observations, with shape (K, m). The rest as in `sample`.
@@ -232,16 +234,16 @@ def watched(denoiser: Denoiser, label: str, progress: bool) -> Iterator[Denoiser
 def redraw(
     theta: Tensor, more: Callable[[list[int], int], Tensor], allowed: Callable[[Tensor], Tensor], outside: str
 ) -> tuple[Tensor, float, dict[int, str]]:
-    """Draws again what is not allowed, until all is, or an observation is given up.
+    """Replaces draws that are not allowed by new ones, until all are allowed or too many draws were made.
 
     Arguments:
-        theta: draws, with shape (n, K, D), changed in place; observations that are NaN already are left as they are.
-        more: gives that many new draws at some observations, with shape (count, len(some), D).
-        allowed: says which draws are allowed, (*, D) -> (*).
-        outside: what the others lie outside of, and what that may come from, for the reason.
+        theta: draws, with shape (n, K, D), changed in place; observations that are all NaN are not touched.
+        more: (some, count) -> new draws at the observations ``some``, with shape (count, len(some), D).
+        allowed: which draws are allowed, (*, D) -> (*).
+        outside: for the error message: what the other draws lie outside of, and a possible cause.
 
-    Returns: theta, NaN at the observations that were given up; the fraction of draws that was rejected; and the
-    observations that were given up, each with the reason.
+    Returns: theta, NaN at observations that failed; the fraction of draws that was rejected; and the observations that
+    failed, each with the reason.
     """
     n, failed = len(theta), {}
     lost = theta.isnan().all(-1).all(0)
@@ -283,7 +285,7 @@ def check_x(x: Tensor, x_dim: int, single: bool = False, missing: bool = False) 
         x: observations, with shape (m,) or (K, m).
         x_dim: the number m of entries.
         single: exactly one observation is allowed.
-        missing: NaN must be there: it marks what is to be predicted.
+        missing: x must have NaN, which marks the entries that are to be predicted.
     """
     x = torch.as_tensor(as_array(x), dtype=torch.float32).detach().cpu()
     rows = x.unsqueeze(0) if x.ndim == 1 else x

@@ -1,7 +1,7 @@
 """Seeds: checking one, choosing one, and running code whose random numbers come from the global states.
 
     check_seed(seed) -> int       a seed that a user gave, checked
-    fresh_seed() -> int           a seed for a user who gave none; torch.manual_seed rules it
+    fresh_seed() -> int           a seed for a user who gave none; it follows torch.manual_seed
     with seeded(seed): ...        the global random states of torch, numpy and Python follow the seed, and are put back
 
 reprior's own code draws from a `torch.Generator` that it makes from a seed, and leaves the global states alone. `seeded`
@@ -43,9 +43,9 @@ def fresh_seed() -> int:
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Lets the global random states of torch (CPU and GPU), numpy and Python follow a seed, then puts them back.
+    """Seeds the global random states of torch (CPU and GPU), numpy and Python, and restores them at the end.
 
-    Threads share these states: code that runs in several threads must hold a lock of its own meanwhile.
+    Threads share these states: code that runs in several threads must hold a lock of its own for the duration.
 
     Arguments:
         seed: An integer of 0 or more.

@@ -1,8 +1,8 @@
 """Simulations: parameters theta, data x and the prior p they were drawn from, kept together.
 
-`Simulations.create` checks what a simulator produced. Rows with NaN or infinity are dropped and counted;
-above a limit they are refused, because what is left no longer follows the prior: it follows p(theta | the
-simulator succeeds). NaN in x can instead mean "not observed" (`missing="keep"`).
+`Simulations.create` checks the output of a simulator. Rows with NaN or infinity are dropped and counted. If there are too
+many of them the simulations are refused, because the remaining rows do not follow the prior but p(theta | the simulator
+succeeds). NaN in x can also mean "not observed" (`missing="keep"`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from reprior.errors import InputError
 __all__ = ["Simulations", "coarse_columns"]
 
 _KIND = "simulations"
-_COMPARED = 5_000  # simulations, and draws of the prior: 5,000 of each show a shift by .2 standard deviations
-_P_VALUE = 1e-9  # below it, theta is not drawn from the prior: with 10 parameters, one false warning in 10^8 trainings
-_STEPS = 1_000.0  # of single precision, that the spread of a column must hold: rounding is then .1 % of the spread
-_OUTSIDE = 0.01  # the fraction of theta outside the prior's support that may be rounding at an edge
+_COMPARED = 5_000  # simulations that are compared with as many draws of the prior: they show a shift of .2 sd
+_P_VALUE = 1e-9  # threshold of that test: with 10 parameters, one false warning in 10^8 trainings
+_STEPS = 1_000.0  # standard deviation of a column in rounding steps of single precision: rounding is then .1 % of it
+_OUTSIDE = 0.01  # fraction of theta outside the prior's support that may be rounding at an edge
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ class Simulations:
         from scipy.stats import ks_2samp
 
         draws = priors.sample(self.prior, _COMPARED, seed=0)
-        # Some of all rows: those of several rounds, or campaigns, stand one after the other.
+        # A random subset: rows of several rounds, or campaigns, come one after the other.
         some = self.theta[torch.randperm(len(self), generator=torch.Generator().manual_seed(0))[:_COMPARED]]
         for i, name in enumerate(self.parameters):
             test = ks_2samp(some[:, i].numpy(), draws[:, i].numpy(), method="asymp")
@@ -242,9 +242,9 @@ def _check_prior(simulations: Simulations) -> None:
 
 
 def _check_precision(theta: Tensor, x: Tensor) -> None:
-    """Checks that values vary, and by more than rounding to single precision.
+    """Checks that columns vary, and by more than the rounding of single precision.
 
-    A parameter that does not is refused. A column of data that varies by less than rounding gives a warning.
+    Refuses a parameter that does not. Warns of a column of data that varies by less than rounding.
     """
     for k in range(theta.shape[1] if len(theta) > 1 else 0):
         if bool((theta[:, k] == theta[0, k]).all()):
@@ -268,7 +268,7 @@ def _check_precision(theta: Tensor, x: Tensor) -> None:
 
 
 def coarse_columns(values: Tensor) -> list[int]:
-    """The columns that vary, but by less than single precision can tell."""
+    """The columns that vary, but by too little for single precision."""
     found = []
     for k in range(values.shape[1]):
         column = values[:, k][values[:, k].isfinite()]

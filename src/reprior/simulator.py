@@ -1,7 +1,7 @@
 """Runs a simulator over draws from its prior: in chunks, on any executor, resumable.
 
-The n draws are cut into chunks. A chunk's theta and random numbers follow from the seed and its place alone, so the
-result is the same bit for bit in one process, a thread pool, a process pool or a dask cluster, in any order of
+The n draws are split into chunks. The theta and random numbers of a chunk depend on the seed and the chunk's number alone.
+So the result is the same, bit for bit, in one process, a thread pool, a process pool or a dask cluster, in any order of
 completion, and with or without an interruption.
 
 Random numbers reach the simulator in one of two ways:
@@ -10,8 +10,8 @@ Random numbers reach the simulator in one of two ways:
 - it does not: the global random states of torch, numpy and Python follow a seed while a chunk runs, in the process that
   runs it (`reprior.seeds`). Threads share these states, so in one process such chunks run one at a time.
 
-Given a folder, each finished chunk is written there at once (`reprior.store`). A rerun does only what is left: after a
-kill, after a failure, or for a larger n.
+With a folder, each chunk is written there as soon as it is finished (`reprior.store`). A rerun, after a kill, after a
+failure or for a larger n, makes only the missing chunks.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from reprior.store import Store
 
 __all__ = ["SimulatorError", "simulate"]
 
-_IN_FLIGHT = 256  # chunks handed to an executor and not yet collected: more would only fill the memory
+_IN_FLIGHT = 256  # chunks submitted to an executor and not yet collected: more would only fill the memory
 _global_state = threading.Lock()  # held by whoever draws from the global random states
 
 
@@ -72,9 +72,9 @@ def simulate(
         n: Number of simulations.
         seed: Seed of the draws and of the simulator.
         progress: Whether to show a progress bar.
-        folder: Where finished chunks are kept, and found again by a later call; None keeps them in memory only.
-            With another prior, seed, chunk, or a simulator of another name, nothing is found. A changed simulator
-            of the same name cannot be told from the old one: use a new folder.
+        folder: Where finished chunks are kept, and found again by a later call; None keeps them in memory only. Chunks
+            of another prior, seed or chunk size, or of a simulator of another name, are not used. A changed simulator
+            of the same name cannot be told from the old one: use a new folder for it.
         executor: Where to run: any `concurrent.futures.Executor`, such as `ProcessPoolExecutor(2)` or dask's
             `client.get_executor()`. None runs here, one chunk after the other. Processes do best with one
             thread each: `ProcessPoolExecutor(2, initializer=torch.set_num_threads, initargs=(1,))`.
@@ -85,14 +85,14 @@ def simulate(
         missing: What NaN in x means, see `Simulations.create`.
 
     Raises:
-        SimulatorError: The simulator raised. No other chunk is started; those that run are finished and kept.
+        SimulatorError: The simulator raised an error. No further chunk is started; running ones are finished and kept.
         InputError: A setting is unusable, or the simulator returned the wrong number of rows.
     """
     for name, value in (("n", n), ("chunk", chunk)):
         if not isinstance(value, Integral) or value < 1:
             raise InputError(f"{name} is {value!r}: it must be an integer of at least 1.")
     plan = _Plan(simulator, priors.as_prior(prior), int(n), check_seed(seed), int(chunk), vectorised)
-    # Before anything is simulated: what `Simulations.create` would refuse after it.
+    # Refuse before the simulation what `Simulations.create` would refuse after it.
     some = priors.sample(plan.prior, 64, seed=0)
     Simulations.create(some, torch.zeros(len(some), 1), None, parameters, max_bad_fraction, missing)
     store = None if folder is None else Store(folder, "chunk")
@@ -150,7 +150,7 @@ class _Plan:
         return int(np.random.SeedSequence([self.seed, stream]).generate_state(1)[0])
 
     def key(self, index: int) -> dict[str, Any]:
-        """All that the result of a chunk depends on. It does not name n: a larger run has the same first chunks."""
+        """All that the result of a chunk depends on. n is not part of it: a larger run has the same first chunks."""
         return {
             "simulator": getattr(self.simulator, "__qualname__", type(self.simulator).__qualname__),
             "prior": self.prior_key,
@@ -188,11 +188,11 @@ def _run(plan: _Plan, executor: Executor, todo: list[int]) -> Iterator[tuple[int
                 call = (plan.simulator, theta.numpy(), seed, plan.vectorised, passes_seed)
                 try:
                     flying[executor.submit(_simulate_chunk, *call)] = (index, theta)
-                except BrokenExecutor as error:  # a worker died meanwhile
+                except BrokenExecutor as error:  # a worker process has died
                     failed = (index, theta, error)
             elif not flying:
                 break
-            # With more to start, only look whether something has finished; else wait for it.
+            # While there are chunks to start, only check for finished ones; afterwards wait for them.
             for future in wait(flying, None if index is None else 0, FIRST_COMPLETED).done:
                 index, theta = flying.pop(future)
                 error = future.exception()
@@ -200,7 +200,7 @@ def _run(plan: _Plan, executor: Executor, todo: list[int]) -> Iterator[tuple[int
                     yield index, theta, torch.from_numpy(future.result())
                     continue
                 failed = failed or (index, theta, error)
-                # No more are started, and what waits for a worker is taken back; what runs is worth waiting for.
+                # After a failure: start no more chunks, cancel those that wait for a worker, finish those that run.
                 flying = {other: item for other, item in flying.items() if not other.cancel()}
     finally:
         for future in flying:
@@ -210,7 +210,7 @@ def _run(plan: _Plan, executor: Executor, todo: list[int]) -> Iterator[tuple[int
 
 
 def _failure(plan: _Plan, index: int, error: BaseException, folder: str | os.PathLike[str] | None) -> RepriorError:
-    """The error that says which chunk failed, and what is kept."""
+    """The error for a failed chunk, which says where finished chunks are kept."""
     rows = plan.rows(index)
     where = (
         "nothing is kept: give a folder to keep finished chunks"
@@ -238,9 +238,9 @@ class _Here(Executor):
 def _simulate_chunk(
     simulator: Callable[..., Any], theta: np.ndarray, seed: int, vectorised: bool, passes_seed: bool
 ) -> np.ndarray:
-    """Runs one chunk in the worker. Arrays, not tensors, travel: tensors would hold a file handle each.
+    """Runs one chunk in the worker. Returns an array, because each tensor sent between processes needs a file handle.
 
-    They travel in single precision, but for data that it would round away: `Simulations.create` tells of these.
+    The array is in single precision, unless that would round the data away; `Simulations.create` then warns.
     """
     array = _simulate_rows(simulator, theta, seed, vectorised, passes_seed)
     rounded = array.dtype == np.float64 and coarse_columns(torch.from_numpy(array))

@@ -1,9 +1,9 @@
 """The standardisation of theta and x.
 
 `Standardizer` maps values to unit scale, u = (v - shift) / scale, with one shift and scale for each column, or one for all
-columns where these are to stay comparable. Plain: mean and standard deviation. Robust: median and half the central
-68.3 % range, which are the same for a Gaussian and ignore tails. With a robust scale outliers are far out (thousands of
-units in series that explode), so they can be compressed:
+columns if these must stay comparable. Plain: mean and standard deviation. Robust: median and half the central 68.3 % range,
+which are the same for a Gaussian and ignore tails. In units of a robust scale outliers can be very large (thousands in
+series that explode), so they can be compressed:
 
     u -> sign(u) (c + log(1 + |u| - c))   for |u| > c = 5,
 

@@ -34,7 +34,7 @@ from reprior.fingerprint import fingerprint, plain
 
 __all__ = ["Store"]
 
-_COMPARED = 1_000  # files whose settings a warning compares with those asked for: a tenth of a second
+_COMPARED = 1_000  # files that a warning compares with the key at most, so that it takes a tenth of a second
 
 
 class Store:

@@ -1,8 +1,8 @@
 """Reading a target prior: whatever the user gives as q becomes a `PriorChange`.
 
 q may be a distribution (normalised), a callable log-density (up to a constant), or samples, from which log q/p is
-learned (`reprior.ratio_from_samples`). Before anything is trained, q is checked against p: mass of q where p has
-none cannot be reached by any reweighting and is an error unless accepted.
+learned (`reprior.ratio_from_samples`). Before anything is trained, the support of q is compared with that of p. No
+reweighting can reach mass of q where p has none, so this is an error unless the user accepts it.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from reprior.standardizer import Standardizer
 
 __all__ = ["make_change", "outside_fraction"]
 
-TOLERATED = 0.01  # of q's mass outside p's support: it is left out, and Info says so
-CHECKED = 10_000  # draws of q that are checked against the support of p
-FEWEST = 100  # samples of q from which a ratio can be learned
+TOLERATED = 0.01  # this fraction of q's mass may lie outside p's support: it is cut off, and Info says so
+CHECKED = 10_000  # draws of q that are compared with the support of p: they show a fraction of 0.01 to 10 % of itself
+FEWEST = 100  # samples of q: a classifier learns nothing useful from fewer
 
 
 def make_change(
@@ -59,7 +59,7 @@ def make_change(
 
 
 def outside_fraction(prior: Any, theta: Tensor, accept: bool) -> float:
-    """The fraction of draws of q, with shape (n, d), where p has no mass; an error, if not small, unless it is accepted."""
+    """The fraction of draws of q, with shape (n, d), where p has no mass; if it is not small, an error unless accepted."""
     fraction = float((~torch.isfinite(priors.log_prob(prior, theta))).float().mean())
     if fraction > TOLERATED and not accept:
         raise SupportError(
@@ -100,15 +100,15 @@ def _checked_callable(target: Callable[[Tensor], Tensor], prior: Any, seed: int)
     if unknown > 0:
         warn(
             f"the target's log-density is NaN at {100 * unknown:.3g} % of draws of the prior: these are taken to have no "
-            "mass. Let it give -inf there, if that is meant",
+            "mass. If that is right, return -inf there",
             stacklevel=4,
         )
     return partial(_call, target, priors.followed(target, theta))
 
 
 def _call(target: Callable[[Tensor], Tensor], followed: bool, theta: Tensor) -> Tensor:
-    """A user's log-density at theta with shape (*, d); followed: whether autograd sees through it."""
-    flat = theta.reshape(-1, theta.shape[-1]).float()  # a network in single precision takes no other
+    """A user's log-density at theta with shape (*, d); followed: whether autograd can differentiate it."""
+    flat = theta.reshape(-1, theta.shape[-1]).float()  # a user's network may accept single precision only
     flat = flat if followed else flat.detach()
     return torch.as_tensor(target(flat)).to(theta).reshape(theta.shape[:-1])
 

@@ -1,4 +1,4 @@
-"""Importance weights: how many draws count, how heavy their tail is, how far one step of tempering may go, resampling.
+"""Importance weights: effective sample size, weight of the tail, tempering step, resampling.
 
 With log weights log w_i of n draws, the effective sample size is ESS = (sum w)^2 / sum w^2 (Kish 1965), and the
 relative ESS is ESS / n, in (0, 1]. Pareto k-hat is the shape of a generalised Pareto distribution fitted to the largest
@@ -17,7 +17,7 @@ from reprior.errors import InputError, RefusedError
 
 __all__ = ["check_mass", "massless", "multinomial", "pareto_k", "relative_ess", "systematic", "temper_step"]
 
-SMALLEST_STEP = 1e-3  # of the power of r: a smaller one would never reach 1
+SMALLEST_STEP = 1e-3  # smallest increase of the power of r in one step: it bounds the number of steps by 1,000
 NO_MASS = "all weights are zero: no base sample has mass under the target prior; the two may not agree"
 
 
@@ -37,7 +37,7 @@ def temper_step(log_w: Tensor, most: float, ess: float) -> float:
 
     Arguments:
         log_w: log weights, with shape (n,).
-        most: the largest power that is wanted.
+        most: the upper limit of b.
         ess: the relative ESS to keep.
     """
     if relative_ess(most * log_w) >= ess:
@@ -62,7 +62,7 @@ def pareto_k(log_w: Tensor) -> float:
     values.sort()
     tail = math.ceil(min(len(values) / 5, 3 * math.sqrt(len(values))))  # the draws that the shape is fitted to
     if float(values[-1] - values[-tail - 1]) < 1e-8:
-        return -math.inf  # the largest weights are equal, so there is no tail
+        return -math.inf  # the largest weights are equal: there is no tail
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         _, k_hat = array_stats.psislw(-values)  # it takes the negative of log weights
@@ -70,7 +70,7 @@ def pareto_k(log_w: Tensor) -> float:
 
 
 def massless(log_w: Tensor) -> dict[int, str]:
-    """The observations at which no draw has any weight, each with the reason; log weights with shape (n, K)."""
+    """The observations where all weights are zero, each with the reason; log weights with shape (n, K)."""
     return dict.fromkeys((~(log_w > -torch.inf)).all(0).nonzero()[:, 0].tolist(), NO_MASS)
 
 
@@ -81,11 +81,13 @@ def check_mass(log_w: Tensor) -> None:
 
 
 def systematic(log_w: Tensor, n: int, generator: Generator) -> Tensor:
-    """Indices of n draws, in random order, each kept as often as its weight says, up to one (Kitagawa 1996).
+    """Systematic resampling (Kitagawa 1996): draw i, of weight w_i, is kept n w_i times, rounded up or down.
+
+    Returns the indices in random order, with shape (n,).
 
     Arguments:
         log_w: log weights, with shape (pool,).
-        n: how many to keep.
+        n: the number of draws to return.
         generator: the source of randomness.
     """
     check_mass(log_w)
