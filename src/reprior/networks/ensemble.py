@@ -94,10 +94,10 @@ class MLPEnsemble(Base):
         answers = [m.residual(z_in, features, m.from_x(m.embedding(read))) for m in self.each]
         return (torch.stack(answers).mean(0) - target).square().mean(-1)
 
-    def trust(self, share: float) -> None:
+    def trust(self, factor: float) -> None:
         """Scales the output of every member by a factor; with 0 the guess alone remains."""
         for member in self.each:
-            member.trust(share)
+            member.trust(factor)
 
     def features(self, x: Tensor) -> Tensor:
         return self.first.read(x)

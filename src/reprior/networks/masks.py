@@ -55,9 +55,9 @@ class MaskMix:
     def pick(self, point: float) -> str:
         """The name whose interval of cumulative probability holds ``point`` in [0, 1)."""
         total, picked = 0.0, "posterior"
-        for name, share in self.shares().items():
-            total += share
-            picked = name if share > 0 else picked  # where rounding leaves the sum below point, the last one
+        for name, probability in self.shares().items():
+            total += probability
+            picked = name if probability > 0 else picked  # where rounding leaves the sum below point, the last one
             if point < total:
                 break
         return picked
@@ -85,8 +85,8 @@ def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, gener
         start = int(torch.randint(1, x_dim + 1, (), generator=generator))
         given = is_x & (torch.arange(dim + x_dim) < dim + start)
     else:
-        share = {"random_3": 0.3, "random_7": 0.7}.get(name)
-        given = _subset(dim, x_dim, patch, share, generator)
+        probability = {"random_3": 0.3, "random_7": 0.7}.get(name)
+        given = _subset(dim, x_dim, patch, probability, generator)
         given = given & is_x if name == "predictive" else given
     states = torch.where(given, GIVEN, DIFFUSED)
     if absent:
@@ -96,10 +96,10 @@ def draw_states(name: str, dim: int, x_dim: int, patch: int, absent: bool, gener
     return states
 
 
-def _subset(dim: int, x_dim: int, patch: int, share: float | None, generator: Generator) -> Tensor:
-    """A random subset of the variables, each with probability ``share`` (itself uniform if None), with shape (d + m,)."""
+def _subset(dim: int, x_dim: int, patch: int, probability: float | None, generator: Generator) -> Tensor:
+    """A random subset of the variables, each with the same probability (itself uniform if None), with shape (d + m,)."""
     # Half of the time neighbours in a patch stay together: gaps in a series, and whole tokens.
-    rate = float(torch.rand((), generator=generator)) if share is None else share
+    rate = float(torch.rand((), generator=generator)) if probability is None else probability
     run = patch if float(torch.rand((), generator=generator)) < 0.5 else 1
     theta = torch.rand(dim, generator=generator) < rate
     x = (torch.rand(-(-x_dim // run), generator=generator) < rate).repeat_interleave(run)[:x_dim]

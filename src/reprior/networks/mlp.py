@@ -240,10 +240,10 @@ class MLPBase(Base):
         return z_in, features, noise.apply(1 / out_scale, scaled - skip)
 
     @torch.no_grad()
-    def trust(self, share: float) -> None:
+    def trust(self, factor: float) -> None:
         """Scales the network's output by a factor; with 0 the guess alone remains."""
-        self.out.weight.mul_(share)
-        self.out.bias.mul_(share)
+        self.out.weight.mul_(factor)
+        self.out.bias.mul_(factor)
 
     def config(self) -> dict:
         return {

@@ -193,7 +193,7 @@ def fit_ridge(x: Tensor, y: Tensor, axes: int = 0, summary: Callable[[Tensor], T
 
 
 @torch.no_grad()
-def steady_axes(x: Tensor, most: int, share: float = 0.5) -> int:
+def steady_axes(x: Tensor, most: int, fraction: float = 0.5) -> int:
     """The number of leading principal axes that are a property of x and not of the particular rows.
 
     One half of the rows gives the axes. An axis counts if the variance of the other half along it is at least a given
@@ -202,7 +202,7 @@ def steady_axes(x: Tensor, most: int, share: float = 0.5) -> int:
     Arguments:
         x: rows in random order, with shape (n, m).
         most: the largest number to return.
-        share: this fraction.
+        fraction: this fraction.
     """
     half = min(len(x) // 2, HALF)
     if half < 2:
@@ -212,5 +212,5 @@ def steady_axes(x: Tensor, most: int, share: float = 0.5) -> int:
     e, u = e.flip(0)[:most], u.flip(1)[:, :most]
     # n times the variance of the other half along the axes of the first.
     across = ((two @ one.T).double() @ u / e.clamp(min=1e-300).sqrt()).square().sum(0)
-    unsteady = ((across < share * e) | (e <= 1e-9 * e[0])).nonzero()
+    unsteady = ((across < fraction * e) | (e <= 1e-9 * e[0])).nonzero()
     return len(e) if len(unsteady) == 0 else int(unsteady[0])
