@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
-from torch.distributions import Independent, Normal
+from torch.distributions import HalfNormal, Independent, Normal
 
 from reprior.loading import load
 from reprior.networks.embedding import Embedding
@@ -16,7 +17,7 @@ from reprior.networks.ensemble import MLPEnsemble
 from reprior.networks.fit import Training
 from reprior.networks.mlp import MLPSettings
 from reprior.networks.simformer import SimformerSettings
-from reprior.networks.sizing import sized_mlp
+from reprior.networks.sizing import sized_mlps, sized_training
 from reprior.trainer import train
 
 PRIOR = Independent(Normal(torch.zeros(2), torch.ones(2)), 1)
@@ -67,15 +68,17 @@ def test_x_that_tells_nothing_leaves_the_prior_and_is_warned_of():
 
 
 def test_a_network_that_overfits_is_not_used():
-    theta, x = wide(150, 8, seed=0)
-    bad = Training(steps=300, batch=128, learning_rate=0.05, schedule="constant", ema=0.5, evaluate_every=300)
+    theta, x = wide(150, 30, seed=0)
+    bad = Training(steps=300, batch=128, learning_rate=0.02, ema=0.5, evaluate_every=300, validation=0.3)
     with pytest.warns(
         UserWarning, match="no network did clearly better .* so none is used, and the posterior is a Gaussian"
     ):
-        posterior, result = train(theta, x, PRIOR, settings=TINY, training=bad, progress=False, return_fit=True)
+        posterior, result = train(
+            theta, x, PRIOR, settings=MLPSettings(width=64), training=bad, progress=False, return_fit=True
+        )
     assert result.share == 0
     assert result.best_loss == pytest.approx(result.alone)
-    held, _ = coverage(posterior, 8)
+    held, _ = coverage(posterior, 30)
     assert ((held > 0.8) & (held < 0.98)).all()
 
 
@@ -165,9 +168,27 @@ def test_an_ensemble_is_written_and_read(tmp_path):
 
 
 def test_the_defaults_follow_the_simulations():
-    assert (sized_mlp(50_000, 10).axes, sized_mlp(50_000, 10).members) == (0, 1)
-    assert sized_mlp(50_000, 10) == MLPSettings()
-    few = sized_mlp(300, 100)
-    assert few.members > 1
-    assert 0 < few.axes <= 100
-    assert sized_mlp(300, 5).axes == 0
+    assert sized_mlps(50_000, 10) == (MLPSettings(),)
+    assert sized_training(50_000) == Training()
+    (few,) = sized_mlps(300, 5)
+    assert (few.members > 1, few.axes) == (True, 0)
+    summary, plain = sized_mlps(300, 100)  # held-out simulations choose
+    assert 0 < summary.axes <= 100
+    assert plain.axes == 0
+    (wide_x,) = sized_mlps(300, 1_000)
+    assert wide_x.axes > 0
+    assert [s.axes for s in sized_mlps(300, 1_000, own_embedding=True)] == [0]
+
+
+@pytest.mark.slow
+def test_held_out_simulations_choose_what_the_network_reads():
+    """theta is in the square of one entry of x among many that are larger: principal components do not show it."""
+    generator = torch.Generator().manual_seed(1)
+    theta, x = torch.randn(600, 2, generator=generator).abs(), torch.randn(600, 40, generator=generator)
+    x[:, :6] *= 20
+    prior = Independent(HalfNormal(torch.ones(2)), 1)
+    x[:, 20:22] = theta.sqrt() * x[:, 20:22].sign() * 0.3
+    posterior = train(theta, x, prior, training=replace(QUICK, steps=1_600), progress=False)
+    assert posterior.base.config()["settings"]["axes"] == 0
+    posterior = train(*wide(300, 100, seed=0), PRIOR, training=replace(QUICK, steps=400), progress=False)
+    assert posterior.base.config()["settings"]["axes"] > 0

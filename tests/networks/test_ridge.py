@@ -35,7 +35,7 @@ def test_left_out_residuals_are_those_of_refits(shape):
                 (a - centre_a).T @ (b[:, j] - centre_b[j]),
             )
             missed = theta[i, j] - centre_b[j] - (x[i] - centre_a) @ slope
-            assert float(found.left_out[i, j]) == pytest.approx(float(missed), abs=1e-8)
+            assert float(found.left[i, j]) == pytest.approx(float(missed), abs=1e-8)
 
 
 @pytest.mark.parametrize("shape", [(40, 6), (25, 60)])
@@ -55,7 +55,7 @@ def test_the_exact_linear_gaussian_posterior_where_rows_are_many():
     cov = torch.linalg.inv(torch.eye(2) + mixing.T @ mixing / 4)
     found = fit_ridge(x, theta)
     torch.testing.assert_close(found.slope, cov @ mixing.T / 4, atol=0.01, rtol=0)  # standard errors of 0.003
-    torch.testing.assert_close(found.left_out.std(0), cov.diagonal().sqrt(), atol=0.01, rtol=0)
+    torch.testing.assert_close(found.left.std(0), cov.diagonal().sqrt(), atol=0.01, rtol=0)
 
 
 @pytest.mark.parametrize("shape", [(100, 80), (150, 150), (120, 900)])
@@ -64,7 +64,7 @@ def test_what_is_left_open_is_what_fresh_rows_miss_where_columns_are_many(shape)
     fresh, fresh_x = linear(4_000, shape[1], seed=50, noise=0.3)
     found = fit_ridge(x, theta)
     missed = (fresh - (fresh_x.double() @ found.slope.T + found.offset)).square().mean(0).sqrt()
-    promised = found.left_out.square().mean(0).sqrt()
+    promised = found.left.square().mean(0).sqrt()
     # n rows tell a standard deviation to 1 / sqrt(2 n) = 6 to 7 %.
     assert ((promised / missed).log().abs() < 0.2).all()
     assert (promised < 0.9).all()  # something was learned: the spread of theta is 1
@@ -75,7 +75,7 @@ def test_noise_tells_nothing():
     found = fit_ridge(x, theta)
     fresh = normal(1_000, 400, seed=2).double() @ found.slope.T + found.offset
     assert float(fresh.square().mean().sqrt()) < 0.3
-    assert (found.left_out.std(0) > 0.9 * theta.std(0)).all()
+    assert (found.left.std(0) > 0.9 * theta.std(0)).all()
 
 
 def test_a_constant_and_a_repeated_column_do_no_harm():
@@ -83,7 +83,7 @@ def test_a_constant_and_a_repeated_column_do_no_harm():
     found = fit_ridge(x, theta)
     more = fit_ridge(torch.cat([x, x[:, :1], torch.full((300, 1), 7.0)], 1), theta)
     assert torch.isfinite(more.slope).all()
-    torch.testing.assert_close(more.left_out, found.left_out, atol=0.02, rtol=0)
+    torch.testing.assert_close(more.left, found.left, atol=0.02, rtol=0)
     still = fit_ridge(torch.full((300, 4), 2.0), theta)
     assert float(still.slope.abs().max()) == 0
     torch.testing.assert_close(still.offset, theta.double().mean(0))

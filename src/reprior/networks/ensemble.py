@@ -78,7 +78,7 @@ class MLPEnsemble(Base):
         answers, targets, order = [], [], []
         for k, member in enumerate(self.each):
             at = ((fold != k) if self.training else (fold == k)).nonzero()[:, 0]
-            answers.append(member.residual(z_in[at], features[at], member.code_of(read[at], generator)))
+            answers.append(member.residual(z_in[at], features[at], member.from_x(member.embedding(read[at]))))
             targets.append(target[at])
             order.append(at)
         f, target = torch.cat(answers), torch.cat(targets)

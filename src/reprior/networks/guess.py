@@ -89,9 +89,13 @@ class Guess(nn.Module):
         ridge = fit_ridge(x, theta, axes, self.summary)
         self.slope.copy_(ridge.slope)
         self.offset.copy_(ridge.offset)
-        self.spread.copy_(ridge.left_out.square().mean(0).sqrt().clamp(min=NARROWEST))
+        square = ridge.left.square()
+        surely = (
+            square.mean(0) + square.std(0) / len(square) ** 0.5
+        )  # few rows know their own spread badly: rather too wide
+        self.spread.copy_(surely.nan_to_num().sqrt().clamp(min=NARROWEST))
         with torch.no_grad():
-            crossed = torch.cat([self.regression(part) for part in x.split(ROWS)]) + ridge.left_out.to(theta)
+            crossed = torch.cat([self.regression(part) for part in x.split(ROWS)]) + ridge.left.to(theta)
         if self.head is not None:
             rows = slice(None) if kept is None else kept
             self._train(crossed[rows], x[rows], min(steps, MOST_STEPS))

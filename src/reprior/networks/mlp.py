@@ -43,11 +43,9 @@ class MLPSettings:
         width: the hidden width.
         blocks: the number of residual blocks, of two layers each.
         embedding: the embedding network for x.
-        guess: the Gaussian that is fitted first: "linear" (a regression) or "gaussian" (a network's mean and width).
-        axes: the number of principal components of x that the network reads, with the guess, in place of x; 0: x itself.
-        blur: standard deviation of Gaussian noise that is added to the network's input from x in training. The network
-            cannot resolve observations that lie closer than this, and so cannot memorise few simulations.
-        members: the number of networks that are averaged; in training each leaves out its own fold of the simulations.
+        guess: what is known before the diffusion: "linear" (a regression) or "gaussian" (a network's mean and width).
+        axes: the network reads so many principal components of x, and the guess, in place of x; 0: x itself.
+        members: networks whose mean is taken; each holds out its own fold of the simulations in training.
         law: how noise is drawn in training (its kind follows `noise`).
     """
 
@@ -57,7 +55,6 @@ class MLPSettings:
     embedding: Embedding = field(default_factory=Embedding)
     guess: Literal["linear", "gaussian"] = "linear"
     axes: int = 0
-    blur: float = 0.0
     members: int = 1
     law: NoiseLaw = field(default_factory=NoiseLaw)
 
@@ -70,8 +67,6 @@ class MLPSettings:
             raise InputError(
                 f"an MLP needs axes of 0 or more, members of 1 or more; got {self.axes} and {self.members}"
             )
-        if self.blur < 0:
-            raise InputError(f"blur must be 0 or more; got {self.blur}")
         if self.axes and self.embedding.kind not in ("none", "dense"):
             raise InputError(f"axes go with an embedding of kind none or dense; got {self.embedding.kind!r}")
         object.__setattr__(self, "law", NoiseLaw(**{**asdict(self.law), "kind": self.noise}))
@@ -215,16 +210,10 @@ class MLPBase(Base):
         return (f - target).square().mean(-1)
 
     def answers(self, rows: tuple[Tensor, ...], generator: Generator) -> tuple[Tensor, Tensor]:
-        """The network's output F at random noise, and its target, each with shape (n, d). F = 0 is the guess alone."""
-        scaled, width, read = rows
-        z_in, features, target = self.noisy(scaled, width, generator)
-        return self.residual(z_in, features, self.code_of(read, generator)), target
-
-    def code_of(self, read: Tensor, generator: Generator) -> Tensor:
-        """As `encode`, from the network's input, with noise of size ``blur`` in training."""
-        if self.training and self.settings.blur:
-            read = read + self.settings.blur * torch.randn(read.shape, generator=generator).to(read)
-        return self.from_x(self.embedding(read))
+        """The network's output F for noise drawn at random, and its target, each with shape (n, d); the guess alone says 0."""
+        left, width, read = rows
+        z_in, told, target = self.noisy(left, width, generator)
+        return self.residual(z_in, told, self.from_x(self.embedding(read))), target
 
     def noisy(self, scaled: Tensor, width: Tensor, generator: Generator) -> tuple[Tensor, Tensor, Tensor]:
         """The network's input c_in z, the features of the noise, and the target of F, for noise drawn at random.

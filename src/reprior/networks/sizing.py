@@ -1,43 +1,60 @@
-"""The defaults of `train`: size of the network and length of the training, from the number of simulations.
+"""How large a network, and how long a training, the simulations can carry: the defaults of `train`.
 
-Few simulations get a small network, a short training and an ensemble trained in folds. An x with many entries per
-simulation is replaced by a summary of it.
+Few simulations (fewer than 10,000) are trained on in folds, by small networks whose mean is taken, so that all of them train and all
+of them judge. Where simulations are few for the entries of x, a network that reads x learns it by heart, and one that reads
+a summary of it (principal components and a regression) may miss what the summary leaves out: both are candidates, between
+which held-out simulations choose.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from reprior.networks.embedding import Embedding
 from reprior.networks.fit import Training
 from reprior.networks.mlp import MLPSettings
 
-__all__ = ["sized_mlp", "sized_training"]
+__all__ = ["sized_mlps", "sized_training"]
 
-FEW = 5_000  # simulations: below this a held-out set would be too small, and an ensemble is trained in folds
-FOLDS = 4  # members of that ensemble: each trains on three quarters of the simulations
-ROWS_PER_ENTRY = 20  # simulations per entry of x: with fewer, the network reads principal components in place of x
-MOST_AXES = 64  # principal components: more would make the input as wide as the network
+FEW = 10_000  # simulations below which they are cut in folds
+VERY_FEW = 2_000  # below which the networks are the smallest
+FOLDS = 4
+AMPLE = 20  # simulations for each entry of x, from which on the network reads x itself
+MOST_AXES = 64
+FEWEST_STEPS, MOST_STEPS = 2_000, 4_000  # with few simulations
+JUDGES = 1_000  # simulations that are held out at least
 
 
-def sized_mlp(n: int, x_dim: int) -> MLPSettings:
-    """The settings of an MLP for n simulations.
+def sized_mlps(n: int, x_dim: int, own_embedding: bool = False) -> tuple[MLPSettings, ...]:
+    """Settings of an MLP, among which held-out simulations choose.
 
     Arguments:
         n: the number of simulations.
         x_dim: the number m of entries of x.
+        own_embedding: whether a module of the user's reads x.
     """
-    axes = 0 if n >= ROWS_PER_ENTRY * x_dim else min(x_dim, MOST_AXES, max(3, n // ROWS_PER_ENTRY))
-    if n >= FEW:
-        return MLPSettings(axes=axes)
-    blur = ((axes or x_dim) / n) ** 0.25
-    return MLPSettings(
-        width=64, blocks=2, embedding=Embedding(width=64, features=32), axes=axes, blur=blur, members=FOLDS
-    )
+    plain = MLPSettings()
+    if n < FEW:
+        width, blocks = (64, 2) if n < VERY_FEW else (96, 3)
+        plain = MLPSettings(width=width, blocks=blocks, embedding=Embedding(width=64, features=32), members=FOLDS)
+    if own_embedding or n >= AMPLE * x_dim:
+        return (plain,)
+    summary = replace(plain, axes=min(x_dim, MOST_AXES, max(3, n // AMPLE)))
+    return (summary,) if x_dim >= n else (summary, plain)
 
 
 def sized_training(n: int) -> Training:
-    """The settings of the training of an MLP on n simulations."""
+    """The settings of a training on n simulations."""
     if n >= FEW:
-        return Training()
+        return Training(validation=max(0.05, JUDGES / n))
+    steps = min(max(FEWEST_STEPS, n), MOST_STEPS)
     return Training(
-        steps=2_000, batch=256, learning_rate=1e-3, ema=0.99, weight_decay=0.01, evaluate_every=100, patience=6
+        steps=steps,
+        batch=256,
+        learning_rate=1e-3,
+        weight_decay=0.01,
+        ema=0.99,
+        validation=0.2,
+        evaluate_every=steps // 20,
+        patience=5,
     )
