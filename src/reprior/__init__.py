@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from reprior.info import Info
     from reprior.integrations.sbi import from_sbi
     from reprior.loading import load
-    from reprior.methods import RatioSettings, RejuvenateSettings, SIRSettings, TransportSettings
+    from reprior.methods import RatioSettings, RejuvenateSettings, SIRSettings, SMCSettings, TransportSettings
     from reprior.networks.embedding import Embedding
     from reprior.networks.fit import FitResult, Training
     from reprior.networks.masks import MaskMix
@@ -46,7 +46,7 @@ _HOMES = {
     "info": ("Info",),
     "integrations.sbi": ("from_sbi",),
     "loading": ("load",),
-    "methods": ("RatioSettings", "RejuvenateSettings", "SIRSettings", "TransportSettings"),
+    "methods": ("RatioSettings", "RejuvenateSettings", "SIRSettings", "SMCSettings", "TransportSettings"),
     "networks.embedding": ("Embedding",),
     "networks.fit": ("FitResult", "Training"),
     "networks.masks": ("MaskMix",),
@@ -83,6 +83,7 @@ __all__ = [
     "Report",
     "RepriorError",
     "SIRSettings",
+    "SMCSettings",
     "Sampler",
     "SimformerSettings",
     "Simulations",

@@ -13,10 +13,11 @@ from reprior.methods.plug_in import PlugIn
 from reprior.methods.registry import find, register, registered
 from reprior.methods.rejuvenate import Rejuvenate, RejuvenateSettings
 from reprior.methods.sir import SIR, SIRSettings
+from reprior.methods.smc import SMC, SMCSettings
 from reprior.methods.transport import Transport, TransportSettings
 from reprior.methods.unchanged import NoChange
 
-for _method in (Auto, Transport, Rejuvenate, NRE, KLIEP, Pearson, ReverseKL, Hellinger, PlugIn, SIR, NoChange):
+for _method in (Auto, Transport, SMC, Rejuvenate, NRE, KLIEP, Pearson, ReverseKL, Hellinger, PlugIn, SIR, NoChange):
     register(_method)
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "RatioSettings",
     "RejuvenateSettings",
     "SIRSettings",
+    "SMCSettings",
     "TransportSettings",
     "find",
     "register",
