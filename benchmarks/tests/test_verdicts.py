@@ -90,17 +90,19 @@ def test_the_first_rates_are_kept():
 
 
 def test_broken_ones_are_broken():
-    # Both must move the denoised mean far beyond rounding, and leave the sound base as it was.
-    prior = tasks.get("gaussian_linear").training_prior("id")
-    theta = priors.sample(prior, 500, 0)
-    x = tasks.get("gaussian_linear").simulate(theta, 1)
-    training = Training(steps=20, batch=100, learning_rate=0.01)
+    # Both must move the denoised mean far beyond rounding, and leave the sound base as it was. The network must matter for
+    # that: in Two Moons it does, in a linear problem the regression alone is exact and held-out rows leave the network out.
+    task = tasks.get("two_moons")
+    prior = task.training_prior("id")
+    theta = priors.sample(prior, 2_000, 0)
+    x = task.simulate(theta, 1)
+    training = Training(steps=300, batch=200, learning_rate=0.005)
     sound = reprior.train(theta, x, prior, training=training, progress=False)
-    z, s = torch.zeros(50, 1, 6), torch.tensor(1.0)
+    z, s = torch.zeros(50, 1, 2), torch.tensor(1.0)
     before = sound.condition(x[:1]).mean(z, s)
     shaken = verdict_cases._shaken(sound, 3)
     assert (shaken.condition(x[:1]).mean(z, s) - before).abs().max() > 1e-3
-    broken = adapted_of(Case("gaussian_linear", "id", "broken", 3), sound)
+    broken = adapted_of(Case("two_moons", "id", "broken", 3), sound)
     guided = broken.method.guide(sound.condition(x[:1]), torch.Generator())
     assert (guided.mean(z, s) - before).abs().max() > 1e-2
     assert torch.equal(sound.condition(x[:1]).mean(z, s), before)

@@ -29,7 +29,7 @@ TRUTH = torch.tensor([0.12, 9.0, 88.0, 3.5, 0.0, 0.35, 0.18, 0.001])
 REFERENCE = Reference(
     k=0.12, a=9.0, inc=88.0, period=3.5, source="simulated", k_error=0.002, a_error=0.2, inc_error=0.5
 )
-BASE = BaseSettings(simulations=2_000, steps=120, batch=128, width=32, blocks=1, features=16)
+BASE = BaseSettings(simulations=3_000, steps=600, batch=128, width=32, blocks=1, features=16)
 SETTINGS = StudySettings(
     base=BASE,
     accumulate=AccumulateSettings(

@@ -258,7 +258,7 @@ def test_a_learned_ratio_as_twist():
 
 
 def test_settings_are_checked():
-    for bad in ({"particles": 0.5}, {"lowest": 10}, {"steps": 2}, {"pilot": 5}, {"average": 1}):
+    for bad in ({"particles": 0.5}, {"fewest": 10}, {"steps": 2}, {"pilot": 5}, {"average": 1}):
         with pytest.raises(InputError, match="smc needs"):
             SMCSettings(**bad)
 

@@ -47,7 +47,7 @@ __all__ = ["SMC", "SMCSettings"]
 
 PROBES = 300  # base draws that tell how wide a posterior is, and that a high start is made of
 RATIOS = (1.25, 1.5, 2.0, 3.0, 4.5)  # particles for a draw that are tried in turn
-EVEN = 0.9  # effective particles for a draw, that are wanted
+EVEN = 0.7  # effective particles for a draw, that are wanted
 FEW = 0.01  # of the draws, that may be copies by a pilot
 COPIES = 0.03  # of the draws, that may be copies before they are moved apart
 FEW_OBSERVATIONS = 4  # above, a pilot has half the particles

@@ -20,6 +20,7 @@ from torch import Tensor
 from reprior import priors
 from reprior.change import PriorChange
 from reprior.methods.smc.mixture import MixtureTwist
+from reprior.methods.smc.prior_draws import draws_of
 from reprior.methods.smc.product import ProductTwist, additive
 from reprior.methods.smc.region import Region
 from reprior.quadratic import Quadratic
@@ -97,7 +98,10 @@ def _points(change: PriorChange, seed: int) -> tuple[Tensor, Tensor]:
         of_p, of_q = theta, theta[index]
     else:
         of_p = priors.sample(change.prior, POINTS, seed)
-        of_q = change.draw(POINTS, seed + 1).to(of_p)
+        if change.target is None:
+            z = change.scale.forward(of_p)
+            return z.double(), draws_of(change, change.log_p, z, seed + 1).double()
+        of_q = priors.sample(change.target, POINTS, seed + 1).to(of_p)
         of_q = of_q[change.inside(of_q)]
     return change.scale.forward(of_p).double(), change.scale.forward(of_q).double()
 
