@@ -193,7 +193,8 @@ def _run(plan: _Plan, executor: Executor, todo: list[int]) -> Iterator[tuple[int
             elif not flying:
                 break
             # While there are chunks to start, only check for finished ones; afterwards wait for them.
-            for future in wait(flying, None if index is None else 0, FIRST_COMPLETED).done:
+            done = wait(flying, None if index is None else 0, FIRST_COMPLETED).done
+            for future in sorted(done, key=lambda one: flying[one][0]):  # of two failures, the first chunk is named
                 index, theta = flying.pop(future)
                 error = future.exception()
                 if error is None:

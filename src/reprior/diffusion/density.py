@@ -12,6 +12,7 @@ gives the precision, (s^2 + V)^-1 = (1 - J) / s^2. The trace is exact: one backw
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor
 from reprior.diffusion.denoiser import Denoiser
 from reprior.diffusion.sampler import LOW_START, fixed_point
 
-__all__ = ["flow", "log_density"]
+__all__ = ["flow", "integrate", "log_density"]
 
 STEEPEST = (
     0.999  # largest eigenvalue of J: theta 30 times as wide as the noise; a larger one is an error of the network
@@ -37,18 +38,8 @@ def log_density(denoiser: Denoiser, theta: Tensor, steps: int = 32) -> Tensor:
 
     Returns: the log-density, with shape (n, K).
     """
-    low, high = math.log(denoiser.s_min), math.log(denoiser.s_max)
-    grid = torch.linspace(low, high, steps + 1, dtype=torch.float64)
-    z = theta
-    change = torch.zeros(theta.shape[:-1], dtype=torch.float64, device=theta.device)
-    for i in range(steps):  # fourth-order Runge-Kutta
-        h, middle = float(grid[i + 1] - grid[i]), (grid[i] + grid[i + 1]) / 2
-        v1, trace_1 = flow(denoiser, z, grid[i])
-        v2, trace_2 = flow(denoiser, z + h / 2 * v1, middle)
-        v3, trace_3 = flow(denoiser, z + h / 2 * v2, middle)
-        v4, trace_4 = flow(denoiser, z + h * v3, grid[i + 1])
-        z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
-        change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace_4)
+    grid = torch.linspace(math.log(denoiser.s_min), math.log(denoiser.s_max), steps + 1, dtype=torch.float64)
+    z, change = integrate(denoiser, theta, grid)
     start = _far_start if denoiser.s_max >= LOW_START else _low_start
     return (start(denoiser, z) + change).to(theta.dtype)
 
@@ -81,6 +72,28 @@ def _low_start(denoiser: Denoiser, z: Tensor) -> Tensor:
     step = torch.einsum("kji,nkj->nki", vectors, (mean - point).detach().double()) / complement
     along = torch.einsum("kji,nkj->nki", vectors, (z - centre).double()) - step
     return (precision.log() - math.log(2 * math.pi) - along**2 * precision).sum(-1) / 2
+
+
+def integrate(denoiser: Denoiser, z: Tensor, grid: Tensor) -> tuple[Tensor, Tensor]:
+    """Carries states along the flow by fourth-order Runge-Kutta steps, and adds up the divergence.
+
+    Arguments:
+        denoiser: the denoiser, with K bound observations.
+        z: states at the first noise level, with shape (n, K, D).
+        grid: log noise levels in ascending order, with shape (steps + 1,), in double precision.
+
+    Returns: the states at the last noise level, with shape (n, K, D), and the integral of the divergence, (n, K).
+    """
+    change = torch.zeros(z.shape[:-1], dtype=torch.float64, device=z.device)
+    for now, then in itertools.pairwise(grid):
+        h, middle = float(then - now), (now + then) / 2
+        v1, trace_1 = flow(denoiser, z, now)
+        v2, trace_2 = flow(denoiser, z + h / 2 * v1, middle)
+        v3, trace_3 = flow(denoiser, z + h / 2 * v2, middle)
+        v4, trace_4 = flow(denoiser, z + h * v3, then)
+        z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
+        change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace_4)
+    return z, change
 
 
 def flow(denoiser: Denoiser, z: Tensor, log_s: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from reprior.diffusion.denoiser import Denoiser
-from reprior.diffusion.density import flow
+from reprior.diffusion.density import flow, integrate
 
 __all__ = ["RelativeDensity"]
 
@@ -55,18 +55,10 @@ class RelativeDensity:
         high = min(self.denoiser.s_max, max(ABOVE * float(widths[-1]), 2 * low))
         steps = max(2, math.ceil(math.log(high / low) / STEP))
         grid = torch.linspace(math.log(low), math.log(high), steps + 1, dtype=torch.float64)
-        z = theta.to(self.denoiser.x).unsqueeze(1)
-        change = torch.zeros(z.shape[:-1], dtype=torch.float64, device=z.device)
-        for i in range(steps):  # fourth-order Runge-Kutta
-            h, middle = float(grid[i + 1] - grid[i]), (grid[i] + grid[i + 1]) / 2
-            v1, trace_1 = flow(self.denoiser, z, grid[i])
-            v2, trace_2 = flow(self.denoiser, z + h / 2 * v1, middle)
-            v3, trace_3 = flow(self.denoiser, z + h / 2 * v2, middle)
-            v4, trace_4 = flow(self.denoiser, z + h * v3, grid[i + 1])
-            z = z + h / 6 * (v1 + 2 * v2 + 2 * v3 + v4)
-            change = change + h / 6 * (trace_1 + 2 * trace_2 + 2 * trace_3 + trace_4)
-            if i == 0:
-                change = change + trace_1 / 2 - (v1.double() ** 2).sum(-1) / (2 * low**2)
+        start = theta.to(self.denoiser.x).unsqueeze(1)
+        velocity, trace = flow(self.denoiser, start, grid[0])
+        z, change = integrate(self.denoiser, start, grid)
+        change = change + trace / 2 - (velocity.double() ** 2).sum(-1) / (2 * low**2)  # undoes the blur by s_low
         gap = z[:, 0].double().cpu() - self.mean
         end = self.cov + high**2 * torch.eye(len(self.mean), dtype=torch.float64)
         gauss = -(gap * torch.linalg.solve(end, gap.T).T).sum(-1) / 2
