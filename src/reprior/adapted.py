@@ -70,6 +70,8 @@ def adapt(
             nothing is kept if not given.
     """
     kind = find(method)
+    if isinstance(posterior, AdaptedPosterior):
+        raise InputError("this posterior is adapted already: adapt its base, `adapted.posterior`, to the other prior")
     if not isinstance(posterior, Posterior):
         from reprior.integrations.sbi import adapt_sbi
 
@@ -280,8 +282,13 @@ class AdaptedPosterior(Draws):
     ) -> tuple[Tensor, Info]:
         from reprior.correction import freeze, importance_correction
 
-        if how not in ("resample", "weights"):
-            raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights")
+        if how not in ("resample", "weights", "smc"):
+            raise InputError(f"correct={how!r} is unknown; allowed: no, resample, weights, smc")
+        if how == "smc":
+            theta, info = replace(self, method=self.method.corrected())._draw(x, shape, seed, sampler, False, progress)
+            if info.failed:
+                raise RefusedError(info.failed[0])
+            return theta[:, 0], info
         frozen = freeze(self, sampler)
         theta, info = frozen._draw(x, shape, seed, sampler, False, progress)
         if info.failed:

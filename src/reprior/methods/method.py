@@ -152,6 +152,12 @@ class Method(ABC):
         """n draws of q(theta | x) at each of the K bound observations."""
         return Drawn(chunked(self.guide(denoiser, generator), n, sampler, generator))
 
+    def corrected(self) -> Method:
+        """A method whose particles this one's log ratio guides, and whose weights undo its errors (`correct="smc"`)."""
+        raise RefusedError(
+            f"method {self.name!r} has no learned log ratio that could guide particles; use method='smc'"
+        )
+
     # Judge
 
     def lighter(self, draws: int = 200) -> Method:

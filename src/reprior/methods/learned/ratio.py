@@ -23,6 +23,7 @@ from reprior.methods.learned.settings import BEST, PAPER, RatioSettings
 from reprior.methods.learned.training import Learned, learn
 from reprior.methods.method import Method, Problem
 from reprior.methods.plug_in import plug_in_value, posterior_draws, precision_of
+from reprior.methods.smc import SMC
 from reprior.methods.transport import Transported
 from reprior.networks.fit import FitResult
 from reprior.quadratic import Quadratic
@@ -72,6 +73,9 @@ class LearnedRatio(Method):
             features = self.problem.posterior.base.features(denoiser.x)
             code = self.model.network.encode(widen(features, self.model.network.x_features))
         return _RatioGuided(denoiser, self, code, precision)
+
+    def corrected(self) -> Method:
+        return SMC(self.problem, learned=self)
 
     def tensors(self) -> dict[str, Tensor]:
         own = {f"model.{name}": value for name, value in self.model.state_dict().items()}
