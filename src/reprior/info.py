@@ -16,8 +16,6 @@ from reprior.weights import pareto_k, relative_ess
 
 __all__ = ["Info"]
 
-LOW_ESS = 0.01  # relative ESS: below it fewer than one base draw in a hundred lies where the target posterior is
-HIGH_K = 0.7  # Pareto k-hat: above it an average under the weights is unreliable (Vehtari et al. 2024)
 MANY_REJECTED = 0.5  # fraction of draws outside the support above which there is a warning
 
 
@@ -83,14 +81,17 @@ class Info:
             *self.notes,
             *(f"observation {k} (counted from 0) was not drawn: {why}" for k, why in self.failed.items()),
         ]
-        if self.relative_ess and min(self.relative_ess) < LOW_ESS:
+        from reprior.diagnostics import CHECKS  # one set of thresholds: those of `reprior.diagnose`
+
+        caution = {check.name: check.caution for check in CHECKS}
+        if self.relative_ess and min(self.relative_ess) < caution["ess"]:
             found.append(
                 f"the relative ESS of the prior-ratio weights is {min(self.relative_ess):.2g}: few base samples lie where the "
                 "target prior puts the posterior"
             )
-        elif self.k_hat and max(self.k_hat) > HIGH_K:
+        elif self.k_hat and max(self.k_hat) > caution["k_hat"]:
             found.append(
-                f"Pareto k-hat of the prior-ratio weights is {max(self.k_hat):.2f} (> {HIGH_K}): heavy-tailed weights"
+                f"Pareto k-hat of the prior-ratio weights is {max(self.k_hat):.2f} (> {caution['k_hat']}): heavy-tailed weights"
             )
         if self.rejected > MANY_REJECTED:
             cut = "the target prior cuts off most of the base posterior, or " if self.why else ""

@@ -94,7 +94,6 @@ def test_gaussian_linear_further_out():
     assert info.relative_ess[0] < 0.003
     assert info.figures["stages"][0] > 1
     assert c2st(reference(x), theta) < 0.54  # plain resampling: 0.9
-    assert any("few base samples lie where the target prior" in text for text in info.warnings)
 
 
 # --- tempering -------------------------------------------------------------------------------------------------------

@@ -261,6 +261,22 @@ def sbi(
 
 
 @app.command()
+def few(
+    cell: Annotated[list[str] | None, typer.Option(help="problem:n:m, as linear:300:100; all if left out.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each cell.")] = 1,
+    out: Out = RESULTS,
+) -> None:
+    """Few simulations and wide x: do intervals of `reprior.train`, with its defaults, hold the truth?"""
+    from reprior_bench.few import measure_cells
+
+    rows = []
+    for row in measure_cells(out / "few.csv", cell or [], seeds):
+        rows.append(row)
+        _tell(", ".join(f"{name} {value}" for name, value in row.items()))
+    show(rows, "Few simulations and wide x")
+
+
+@app.command()
 def speed(
     part: Annotated[list[str], typer.Option(help="encoding, sampling, training, change, memory.")] = [
         "encoding",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from reprior.diagnostics.change import KHat
 from reprior.diagnostics.check import Check, Figure, Outcome, judge
-from reprior.info import HIGH_K, Info
+from reprior.info import Info
 
 __all__ = ["check_update"]
 
@@ -90,7 +91,7 @@ class HeavyTail(UpdateCheck):
     title = "Pareto k-hat of the weights of the carried prior"
     meaning = "Heaviness of the tail of the weights. Above 0.7 an average under them cannot be relied on."
     bad = "high"
-    caution = HIGH_K
+    caution = KHat.caution
     stop = math.inf
     worst = "caution"
 
