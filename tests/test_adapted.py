@@ -697,7 +697,7 @@ def test_it_goes_through_a_process_pool():
 
 def test_an_adapted_posterior_is_no_base():
     adapted = reprior.adapt(POSTERIOR, TARGET)
-    with pytest.raises(InputError, match=r"got AdaptedPosterior: adapt its base, adapted\.posterior"):
+    with pytest.raises(InputError, match=r"got an AdaptedPosterior: adapt its base, adapted\.posterior"):
         reprior.adapt(adapted, FAR)
     with pytest.raises(InputError, match=r"got AdaptedPosterior: give its base, adapted\.posterior"):
         reprior.update(adapted, X.expand(2, 2))  # pyright: ignore[reportArgumentType]

@@ -71,7 +71,7 @@ def adapt(
     """
     kind = find(method)
     if isinstance(posterior, AdaptedPosterior):
-        raise InputError("this posterior is adapted already: adapt its base, `adapted.posterior`, to the other prior")
+        raise InputError("got an AdaptedPosterior: adapt its base, adapted.posterior, to the other prior")
     if not isinstance(posterior, Posterior):
         from reprior.integrations.sbi import adapt_sbi
 

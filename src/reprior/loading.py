@@ -117,6 +117,7 @@ def adapted_parts(adapted: AdaptedPosterior) -> tuple[dict[str, Tensor], dict[st
         "target_kind": change.kind,
         "target_config": None if network is None else network.config(),
         "outside": None if math.isnan(change.outside) else change.outside,
+        "seed": method.problem.seed,
         "method": method.name,
         "method_config": method.config(),
         "why": method.why,
@@ -153,7 +154,7 @@ def rebuild_adapted(
         )
     change = _change(posterior, part(tensors, "target"), tensors.get("region"), meta, target, coordinates)
     config, own = meta["method_config"], part(tensors, "method")
-    method = known[meta["method"]].rebuild(Problem(posterior, change), config, own).because(meta["why"])
+    method = known[meta["method"]].rebuild(Problem(posterior, change, meta["seed"]), config, own).because(meta["why"])
     return AdaptedPosterior(posterior, change, method, Sampler(**meta["adapted_sampler"]), tuple(meta["notes"]))
 
 

@@ -148,7 +148,7 @@ def test_a_base_is_read_again_and_its_name_says_what_differs(folder):
     assert base.simulations is None
     assert base.parameters[0] == "k"
     assert BaseSettings(half_width=0.1).name == "base-0.1d"
-    assert BASE.name == "base-0.5d-simulations2000-steps120-batch128-width32-blocks1-features16"
+    assert BASE.name == "base-0.5d-simulations3000-steps600-batch128-width32-blocks1-features16"
     with pytest.raises(InputError, match="steps must be at least 1; got 0"):
         BaseSettings(steps=0)
 

@@ -47,5 +47,5 @@ def test_only_a_learned_ratio_can_guide_particles(short):
 
 
 def test_an_adapted_posterior_is_not_adapted_again(short):
-    with pytest.raises(InputError, match="adapted already: adapt its base"):
+    with pytest.raises(InputError, match="got an AdaptedPosterior: adapt its base"):
         reprior.adapt(short, PRIOR_SHIFT)
