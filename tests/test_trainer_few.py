@@ -61,7 +61,7 @@ def test_x_that_tells_nothing_leaves_the_prior_and_is_warned_of():
     theta, x = torch.randn(150, 2, generator=generator), torch.randn(150, 400, generator=generator)
     with pytest.warns(UserWarning, match="x shows no information on theta.*150 simulations with 400 entries"):
         posterior, result = train(theta, x, PRIOR, training=QUICK, progress=False, return_fit=True)
-    assert result.share == 0
+    assert result.factor == 0
     draws = posterior.sample_batched((200,), torch.randn(50, 400, generator=generator), seed=0)
     assert torch.allclose(draws.std(0).mean(0), theta.std(0), rtol=0.1)
     assert float(draws.mean(0).std()) < 0.3  # nor do the means move
@@ -76,7 +76,7 @@ def test_a_network_that_overfits_is_not_used():
         posterior, result = train(
             theta, x, PRIOR, settings=MLPSettings(width=64), training=bad, progress=False, return_fit=True
         )
-    assert result.share == 0
+    assert result.factor == 0
     assert result.best_loss == pytest.approx(result.alone)
     held, _ = coverage(posterior, 30)
     assert ((held > 0.8) & (held < 0.98)).all()
@@ -97,7 +97,7 @@ def test_a_network_that_helps_is_used():
             progress=False,
             return_fit=True,
         )
-    assert result.share > 0.9
+    assert result.factor > 0.9
     assert result.best_loss < 0.9 * result.alone
 
 

@@ -102,7 +102,7 @@ def train(
         seed: the same seed gives the same posterior on the same machine.
         parameters: the names of the parameters.
         embedding: your own embedding module for x, (n, m) -> (n, e), with the MLP.
-        max_bad_fraction: the share of rows with NaN or inf that is tolerated.
+        max_bad_fraction: the fraction of rows with NaN or inf that is tolerated.
         device: where to train.
         folder: where the state of the run is kept; the same call goes on from it, after a kill, to the same posterior.
         progress: show the progress bar with the held-out loss and the time left.
@@ -165,11 +165,11 @@ def train(
         if not result.best_loss < alone:
             base.load_state_dict(untrained)
         if isinstance(base, (MLPBase, MLPEnsemble)):
-            share, now = _trust(base, rows)
-            result = replace(result, best_loss=now, alone=alone, share=share)
+            factor, now = _trust(base, rows)
+            result = replace(result, best_loss=now, alone=alone, factor=factor)
         else:
             result = replace(
-                result, best_loss=min(result.best_loss, alone), alone=alone, share=float(result.best_loss < alone)
+                result, best_loss=min(result.best_loss, alone), alone=alone, factor=float(result.best_loss < alone)
             )
         warn_of_fit(result, base, n, entries)
         names = parameters or simulations.parameters
@@ -248,10 +248,10 @@ class _Judged:
 def _trust(base: MLPBase | MLPEnsemble, rows: _Judged) -> tuple[float, float]:
     """Takes as much of the network's output as the held-out rows say; none if they do not say clearly that it helps.
 
-    With F the output and T its target, the loss |share F - T|^2 is smallest at share = F.T / F.F, and at 0 it is that of
+    With F the output and T its target, the loss |factor F - T|^2 is smallest at factor = F.T / F.F, and at 0 it is that of
     the guess alone.
 
-    Returns: the share, from 0 to 1, and the loss with it.
+    Returns: the factor, from 0 to 1, and the loss with it.
     """
     generator = torch.Generator().manual_seed(rows.seed + 1)
     both = square = total = torch.zeros((), dtype=torch.float64)
@@ -259,9 +259,9 @@ def _trust(base: MLPBase | MLPEnsemble, rows: _Judged) -> tuple[float, float]:
         f, target = (v.double().cpu() for v in base.answers(rows.judges, generator))
         both, square = both + rows.of_rows(f * target), square + rows.of_rows(f.square())
         total = total + rows.of_rows(target.square())
-    share = float((both.mean() / square.mean().clamp(min=1e-12)).clamp(0, 1))
-    gain = 2 * share * both - share**2 * square  # of each row
+    factor = float((both.mean() / square.mean().clamp(min=1e-12)).clamp(0, 1))
+    gain = 2 * factor * both - factor**2 * square  # of each row
     clear = len(gain) == 1 or float(gain.mean()) > float(gain.std()) / len(gain) ** 0.5
-    share = share if clear and float(gain.mean()) > 0 else 0.0
-    base.trust(share)
-    return share, float((total - (gain if share else 0.0)).mean())
+    factor = factor if clear and float(gain.mean()) > 0 else 0.0
+    base.trust(factor)
+    return factor, float((total - (gain if factor else 0.0)).mean())

@@ -67,7 +67,7 @@ def _columns(found: list[int]) -> str:
 
 def warn_of_fit(result: FitResult, base: nn.Module, n: int, entries: int) -> None:
     """Warns if held-out simulations do not show that the network learned anything."""
-    if result.share > 0:
+    if result.factor > 0:
         return
     spread = getattr(getattr(base, "guess", None), "spread", None)
     nothing = spread is not None and bool((spread > OPEN).all())

@@ -119,7 +119,7 @@ def measure(name: str, n: int, entries: int, seed: int, progress: bool = False) 
         "sample_s": round(drawn, 1),
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "best_step": fitted.best_step,
-        "network_factor": round(fitted.share, 3),
+        "network_factor": round(fitted.factor, 3),
         "warnings": " | ".join(str(w.message)[:60] for w in caught),
     }
 

@@ -262,7 +262,7 @@ class Rejuvenate(Method):
             ess = min(relative_ess(members), relative_ess(power * first))
             error = torch.maximum(mean_error(pool, members), mean_error(root, power * first))
             d = len(self.quadratic.h)
-            if walks:  # long moves, shortened where few are accepted: short ones follow the base's lowest certain score
+            if walks:  # long moves, shortened where few are accepted: short ones follow the base's least certain score
                 need = float(spread[:d].mean())
             else:
                 need = self._forget(spread[:d], error[:d]) if how == "transport" else 0.0

@@ -97,7 +97,7 @@ class FitResult:
         seconds: training time, over all parts of a run that was resumed.
         stopped: why it ended: "steps" or "patience"; or "not trained".
         alone: the held-out loss of the guess without the network, where it was measured; else NaN.
-        share: the factor on the network's output, from 0 (the guess alone) to 1.
+        factor: the factor on the network's output, from 0 (the guess alone) to 1.
     """
 
     steps: int
@@ -107,7 +107,7 @@ class FitResult:
     seconds: float
     stopped: str
     alone: float = math.nan
-    share: float = 1.0
+    factor: float = 1.0
 
 
 Loss = Callable[[nn.Module, Tensor, Generator], Tensor]
